@@ -18,6 +18,7 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
+from anabranch.broker.kafka.schemas.registry import SchemaRegistry
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
 from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
@@ -73,6 +74,8 @@ class Serving:
     verifier: TransactionVerifier
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    schemas: SchemaRegistry
+    """The schema registry, on the node that leads its log."""
 
     audit: AuditLog
     acls: ClusterAcls | None

@@ -73,6 +73,11 @@ def status(broker: Broker) -> dict[str, object]:
     return found
 
 
+def test_it_has_a_schema_registry(broker: Broker) -> None:
+    with urlopen(f"{broker.schema_registry_url}/schemas/types", timeout=WAIT_S) as answer:
+        assert set(json.load(answer)) == {"AVRO", "JSON", "PROTOBUF"}
+
+
 def test_clients_use_it_as_any_broker(broker: Broker) -> None:
     assert send(broker, "plain", b"a", b"b") == ["", ""]
     assert receive(broker, "plain") == [b"a", b"b"]

@@ -61,6 +61,7 @@ def test_only_records_of_coordinators_and_messages_between_nodes_have_no_indepen
         "anabranch.protocol.messages.internal.hand_over",
         "anabranch.protocol.messages.internal.hello",
         "anabranch.protocol.messages.internal.prepare_move",
+        "anabranch.protocol.messages.internal.registry_call",
         "anabranch.protocol.messages.internal.relay",
     }
 

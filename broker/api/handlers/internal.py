@@ -1,7 +1,8 @@
 """The internal port: other nodes authenticate themselves there, write markers, verify transactions, move partitions.
 
 DescribeQuorum, sent by a node, asks how far this one has come with the catalog's changes. Relay and DescribeRuns ask
-this node what only a leader or coordinator can answer, for a user of the other node's admin port.
+this node what only a leader or coordinator can answer, for a user of the other node's admin port. RegistryCall asks the
+schema registry, whose log this node leads.
 
 A connection begins with Hello and Authenticate (`broker.node.peers.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -19,11 +20,13 @@ from anabranch.broker.api.declaration import Handler, Handlers, declare
 from anabranch.broker.api.handlers import add_partitions_to_txn, describe_quorum, write_txn_markers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
+from anabranch.broker.kafka.schemas.requests import RegistryRequest, failure_of
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange, Peer
 from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.peers.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
-from anabranch.broker.node.peers.links import CALLS_MAX, REQUEST_BYTES_MAX
+from anabranch.broker.node.peers.links import CALLS_MAX, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX
 from anabranch.broker.node.peers.members import Members
 from anabranch.broker.node.peers.secret import ClusterSecret
 from anabranch.broker.node.settings.area import MIB
@@ -37,6 +40,7 @@ from anabranch.protocol.messages.internal.describe_runs import CachedRun, Descri
 from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from anabranch.protocol.messages.internal.hello import HelloRequest, HelloResponse
 from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from anabranch.protocol.messages.internal.registry_call import RegistryCallRequest, RegistryCallResponse
 from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
 from anabranch.wal.interface import Buffer
 
@@ -81,6 +85,15 @@ def describe_runs(serving: Serving, request: DescribeRunsRequest, _: Exchange | 
     )
 
 
+async def _registry_call(serving: Serving, request: RegistryCallRequest, _: Exchange) -> RegistryCallResponse:
+    answer = await serving.schemas.answer(
+        RegistryRequest(request.method, bytes(request.target).decode("ascii", "replace"), bytes(request.body))
+    )
+    if len(answer.body) > RESPONSE_BYTES_MAX - 1024:
+        answer = failure_of(RegistryError(ErrorKind.FORWARDING, "the answer is too large to pass on: ask for less"))
+    return RegistryCallResponse(status=answer.status, body=answer.body)
+
+
 def _by_key(*handlers: Handler) -> Handlers:
     return {handler.api.key: handler for handler in handlers}
 
@@ -91,6 +104,7 @@ INTERNAL_HANDLERS: Final = _by_key(
     declare(PrepareMoveRequest, _prepare_move, guard=open_to_all),
     declare(HandOverRequest, _hand_over, guard=open_to_all),
     declare(DescribeRunsRequest, describe_runs, guard=open_to_all),
+    declare(RegistryCallRequest, _registry_call, guard=open_to_all),
     replace(describe_quorum.API, min_version=describe_quorum.NODES_SINCE, function=describe_quorum.report),
 )
 """The APIs that nodes send to each other. Only their versions for brokers."""

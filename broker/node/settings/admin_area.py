@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from anabranch.broker.node.settings.area import Area, Port, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT
 from anabranch.broker.node.settings.ssl_area import SslSettings
 from anabranch.extras import is_installed
+
+TOKENS: Final = ("read_token", "operate_token", "schemas_token")
+"""Settings with a token, each with a setting `..._file`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,11 @@ class AdminSettings(Area):
         default=None, description="Bearer token that may read and change everything."
     )
     operate_token_file: Path | None = setting(default=None, description="File with such tokens, likewise.")
+    schemas_token: Secret | None = setting(
+        default=None,
+        description="Bearer token that may read and change what is in the schema registry, and nothing else.",
+    )
+    schemas_token_file: Path | None = setting(default=None, description="File with such tokens, likewise.")
     records: Literal["nobody", "operators", "readers"] = setting(
         default="operators",
         description=(
@@ -50,7 +58,7 @@ class AdminSettings(Area):
     schema_registry_url: str | None = setting(
         default=None,
         description="URL of a schema registry with Confluent's interface, to show records in Avro and "
-        "protobuf. Unset: they are shown as hex.",
+        "protobuf. Unset: the cluster's own registry.",
     )
     schema_registry_credentials: Secret | None = setting(
         default=None, description="`user:password` for the schema registry (HTTP Basic)."
@@ -105,7 +113,7 @@ class AdminSettings(Area):
     @property
     def uses_tokens(self) -> bool:
         """True if the port accepts tokens."""
-        return any((self.read_token, self.read_token_file, self.operate_token, self.operate_token_file))
+        return any(getattr(self, f"{name}{suffix}") is not None for name in TOKENS for suffix in ("", "_file"))
 
     @property
     def is_open(self) -> bool:
@@ -139,7 +147,7 @@ class AdminSslSettings(SslSettings):
 
 def check_admin(area: AdminSettings) -> None:
     """Check rules that concern several settings of the port. Raises SettingsError."""
-    for name in ("read_token", "operate_token"):
+    for name in TOKENS:
         if getattr(area, name) is not None and getattr(area, f"{name}_file") is not None:
             raise SettingsError(f"setting admin.{name}_file: set beside admin.{name}: remove one of them")
     if area.ssl_client_auth != "none":

@@ -29,6 +29,7 @@ from anabranch.broker.node.settings.client_areas import (
 from anabranch.broker.node.settings.delegation_token_area import DelegationTokenSettings
 from anabranch.broker.node.settings.listeners import Listener, listeners_of
 from anabranch.broker.node.settings.sasl_area import SaslSettings
+from anabranch.broker.node.settings.schema_registry_area import SchemaRegistrySettings
 from anabranch.broker.node.settings.ssl_area import InternalSslSettings, SslSettings
 from anabranch.broker.node.settings.storage_areas import (
     CatalogSettings,
@@ -175,6 +176,7 @@ class Settings(Area):
     telemetry: TelemetrySettings = TelemetrySettings()
     tracing: TracingSettings = TracingSettings()
     admin: AdminSettings = AdminSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = field(default_factory=dict)
     """Additional object stores, by name."""

@@ -1,6 +1,8 @@
 """Access to the admin port: reading, operating, and requests that a stranger's web page makes a browser send.
 
-A token that may operate may also read. A client certificate may read, and operate if its name is among the operators.
+A token that may operate may also read. One for schemas may use the schema registry, and nothing else; clients of
+registries send HTTP Basic, whose password is taken for the token there. A client certificate may read, and operate if
+its name is among the operators.
 Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
 
 A stranger's page can make the browser of an authorized person send requests. No state is changed by GET; any
@@ -12,6 +14,7 @@ here (DNS rebinding) would let the page read the answers. No answer allows other
 import hmac
 import ipaddress
 import socket
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from hashlib import sha256
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from anabranch.broker.node.net.principals import ANONYMOUS
-from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.admin_area import TOKENS, AdminSettings
 from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "
+_BASIC: Final = "basic "
 _log = structlog.get_logger("admin")
 
 
@@ -71,7 +75,7 @@ class AdminAccess:
         self._is_local = is_local
         known = ("localhost", *names, *settings.allowed_hosts.split(","))
         self._names = frozenset(_plain(each) for each in known) - {""}
-        for name in ("read_token", "operate_token"):
+        for name in TOKENS:
             for token in self._tokens(name):
                 if len(token) < TOKEN_CHARACTERS_MIN:
                     raise AccessError(f"setting admin.{name}: a token has less than {TOKEN_CHARACTERS_MIN} characters")
@@ -83,9 +87,18 @@ class AdminAccess:
         lacks = "authentication: whoever reaches it can change everything" if self._settings.is_open else "encryption"
         _log.warning(f"the admin port is not on loopback, and has no {lacks}", address=address)
 
-    def check(self, method: str, headers: Mapping[str, str], principal: str) -> str:
+    def check(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        principal: str,
+        *,
+        of_registry: bool = False,
+        changes: bool | None = None,
+    ) -> str:
         """Check a request of a client; its principal is `User:` and the name of its certificate.
 
+        `of_registry`: it is for the schema registry. `changes`: it needs an operator; by default all but GET do.
         Return the name of the client for the audit log. Raises Refusal.
         """
         if method != "GET":
@@ -97,12 +110,15 @@ class AdminAccess:
             )
         if self._settings.is_open:
             return ANONYMOUS
-        of_token, of_certificate = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
+        of_token, name = self._level_of_token(headers.get("authorization", ""), of_registry=of_registry)
+        of_certificate = self._level_of(principal)
         level = max(of_token, of_certificate)
-        client = principal if of_certificate == level else f"Token:{level.name.lower()}"
+        client = principal if of_certificate == level else f"Token:{name}"
         if level == Level.NOTHING:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "a valid bearer token or client certificate is needed")
-        if level < (Level.READ if method == "GET" else Level.OPERATE):
+        if changes is None:
+            changes = method != "GET"
+        if level < (Level.OPERATE if changes else Level.READ):
             raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
         return client
 
@@ -110,8 +126,8 @@ class AdminAccess:
         """Return whether a client that may read may also change things."""
         if self._settings.is_open:
             return True
-        levels = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
-        return max(levels) >= Level.OPERATE
+        of_token, _ = self._level_of_token(headers.get("authorization", ""), of_registry=False)
+        return max(of_token, self._level_of(principal)) >= Level.OPERATE
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         """Raise Refusal if a browser sends a change for a page that is not this port's console."""
@@ -138,12 +154,15 @@ class AdminAccess:
             return Level.NOTHING
         return Level.OPERATE if principal.removeprefix("User:") in settings.operators else Level.READ
 
-    def _level_of_token(self, authorization: str) -> Level:
-        if authorization[: len(_BEARER)].lower() != _BEARER:
-            return Level.NOTHING
-        given = sha256(authorization[len(_BEARER) :].strip().encode(errors="surrogateescape")).digest()
-        found = Level.NOTHING
-        for name, level in (("read_token", Level.READ), ("operate_token", Level.OPERATE)):
+    def _level_of_token(self, authorization: str, *, of_registry: bool) -> tuple[Level, str]:
+        """Return the level of the token in a header, and which token it is."""
+        token_bytes = _given_token(authorization, of_registry=of_registry)
+        if not token_bytes:
+            return Level.NOTHING, ""
+        given = sha256(token_bytes).digest()
+        of_schemas = Level.OPERATE if of_registry else Level.NOTHING
+        found, found_name = Level.NOTHING, ""
+        for name, level in zip(TOKENS, (Level.READ, Level.OPERATE, of_schemas), strict=True):
             try:
                 tokens = self._tokens(name)
             except AccessError as error:
@@ -153,9 +172,9 @@ class AdminAccess:
                 continue
             self._unreadable.pop(name, None)
             for token in tokens:
-                if hmac.compare_digest(sha256(token.encode()).digest(), given):
-                    found = max(found, level)
-        return found
+                if hmac.compare_digest(sha256(token.encode()).digest(), given) and level > found:
+                    found, found_name = level, name.removesuffix("_token")
+        return found, found_name
 
     def _tokens(self, name: str) -> Iterable[str]:
         secret: Secret | None = getattr(self._settings, name)
@@ -179,6 +198,18 @@ def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], i
     announced = (each.advertised_host for each in settings.listeners)
     names = (*announced, settings.cluster.internal_advertised_host, admin.host, socket.gethostname())
     return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)
+
+
+def _given_token(authorization: str, *, of_registry: bool) -> bytes:
+    """Return the token of a header; empty: there is none."""
+    if authorization[: len(_BEARER)].lower() == _BEARER:
+        return authorization[len(_BEARER) :].strip().encode(errors="surrogateescape")
+    if of_registry and authorization[: len(_BASIC)].lower() == _BASIC:
+        try:
+            return b64decode(authorization[len(_BASIC) :], validate=True).partition(b":")[2]
+        except ValueError:
+            return b""
+    return b""
 
 
 def _plain(name: str) -> str:

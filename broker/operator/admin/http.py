@@ -1,6 +1,7 @@
 """The HTTP server of the admin port: the JSON API, and paths that other programs expect.
 
     /api/v1/...          the API of commands, console and scripts: see `broker.operator.admin.api`
+    /schema-registry/... Confluent's REST API for schemas: see `broker.operator.admin.schema_registry`
     GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
     /health...           see `broker.operator.admin.health`
     /console/...         the console's files: see `broker.operator.admin.console`
@@ -22,6 +23,8 @@ from aiohttp import web
 from anabranch.addresses import host_port, normal_host
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.schemas.model import RegistryError
+from anabranch.broker.kafka.schemas.requests import failure_of
 from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
 from anabranch.broker.operator.admin.access import AdminAccess, Refusal
 from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
@@ -31,7 +34,8 @@ from anabranch.broker.operator.admin.console import Console, console_url
 from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
-from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX
+from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX, REGISTRY_PREFIX
+from anabranch.broker.operator.admin.schema_registry import RegistryCalls, RegistryEndpoints, http_answer, is_change
 from anabranch.s3stream.tasks import end_tasks
 
 BODY_BYTES_MAX: Final = 2 << 20
@@ -51,7 +55,9 @@ class AdminServer:
 
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
-        self._api = Api(node, local, node.serving.settings.admin)
+        registry = RegistryCalls(node.serving)
+        self._api = Api(node, local, node.serving.settings.admin, registry)
+        self._registry = RegistryEndpoints(registry)
         self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
@@ -96,6 +102,8 @@ class AdminServer:
         application.on_response_prepare.append(_set_headers)
         router, console = application.router, Console()
         self._api.register(router)
+        if self._node.serving.settings.schema_registry.enabled:
+            self._registry.register(router)
         router.add_get("/metrics", self._metrics, allow_head=False)
         router.add_get("/health", self._health, allow_head=False)
         router.add_get("/health/live", self._live, allow_head=False)
@@ -132,7 +140,7 @@ class AdminServer:
         except Refusal as refusal:
             event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
             self._audit(event, refusal.client, host, reason=str(refusal), **asked)
-            refused = failed(refusal.status, str(refusal))
+            refused = _failed(path, refusal.status, str(refusal))
             refused.force_close()
             return refused
         connection.is_known = True
@@ -140,7 +148,7 @@ class AdminServer:
             request[USER] = User(client, host)
             request[MAY_OPERATE] = self._may_operate(request)
             request[IS_ALLOWED] = lambda: self._is_allowed(request)
-        if request.method == "GET":
+        if not _changes(request):
             return await self._answer(request, handler)
         change = asyncio.get_running_loop().create_task(self._change(request, handler, client, host, asked))
         self._changes.add(change)
@@ -150,7 +158,13 @@ class AdminServer:
     def _check(self, request: web.Request) -> str:
         """Return the name of the client for the audit log. Raises Refusal."""
         assert self._access is not None, "it listens"
-        return self._access.check(request.method, request.headers, self._principal(request))
+        return self._access.check(
+            request.method,
+            request.headers,
+            self._principal(request),
+            of_registry=_is_of_registry(request.path),
+            changes=_changes(request),
+        )
 
     def _may_operate(self, request: web.Request) -> bool:
         assert self._access is not None, "it listens"
@@ -181,19 +195,21 @@ class AdminServer:
         try:
             return await handler(request)
         except web.HTTPNotFound:
-            return failed(HTTPStatus.NOT_FOUND, f"there is no such path: see {API_PREFIX}/openapi.json")
+            return _failed(request.path, HTTPStatus.NOT_FOUND, f"there is no such path: see {API_PREFIX}/openapi.json")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
             return failed(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
         except web.HTTPRequestEntityTooLarge:
-            return failed(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
+            return _failed(
+                request.path, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes"
+            )
         except web.HTTPException as error:
             return failed(HTTPStatus(error.status), error.reason)
         except ConnectionError:
             raise  # the client has gone
         except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the port
             _log.error("request failed", action=f"{request.method} {_shown(request.path)}", exc_info=error)
-            return failed(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
+            return _failed(request.path, HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
 
     def _principal(self, request: web.Request) -> str:
         """Return the principal of a client's certificate; empty if there is none."""
@@ -231,6 +247,22 @@ class AdminServer:
         except Refusal:
             reason = reason and "not ready: ask with a token for the reason"
         return _verdict(reason)
+
+
+def _is_of_registry(path: str) -> bool:
+    return path == REGISTRY_PREFIX or path.startswith(f"{REGISTRY_PREFIX}/")
+
+
+def _changes(request: web.Request) -> bool:
+    """Return whether a request may change something: a POST to the registry may be a question."""
+    return is_change(request) if _is_of_registry(request.path) else request.method != "GET"
+
+
+def _failed(path: str, status: HTTPStatus, reason: str) -> web.Response:
+    """Return the answer to a request that fails, in the form that its client expects."""
+    if _is_of_registry(path):
+        return http_answer(failure_of(RegistryError(status, " ".join(reason.split()))))
+    return failed(status, reason)
 
 
 def _verdict(reason: str) -> web.StreamResponse:

@@ -4,3 +4,4 @@ from typing import Final
 
 API_PREFIX: Final = "/api/v1"
 CONSOLE_PREFIX: Final = "/console/"
+REGISTRY_PREFIX: Final = "/schema-registry"

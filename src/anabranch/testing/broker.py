@@ -90,6 +90,11 @@ class Broker:
         return f"http://127.0.0.1:{node.admin_port}"
 
     @property
+    def schema_registry_url(self) -> str:
+        """URL of the schema registry, for clients of Confluent's."""
+        return f"{self.admin_url}/schema-registry"
+
+    @property
     def is_running(self) -> bool:
         """True while one of its processes runs, paused or not."""
         return any(node.is_running for node in self._nodes)

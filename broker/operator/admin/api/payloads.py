@@ -103,7 +103,7 @@ class PayloadDecoder:
     def _with_schema(self, data: bytes, schema_id: int) -> Payload:
         if self._schemas is None:
             return _as_hex(
-                data, "no schema registry is configured: see the setting admin.schema_registry_url", schema_id
+                data, "there is no schema registry: nothing is in the cluster's, and none is configured", schema_id
             )
         schema = self._schemas.get(schema_id)
         if schema is None:

@@ -1,22 +1,27 @@
 """Schemas of a schema registry, by their ids: fetched when a record that is shown needs them, and kept.
 
-The schema of an id never changes. One that cannot be had is asked for again after a pause. Requests go to the URL of
-the settings only, without redirects; time, bytes and the number of schemas are bounded.
+The registry is the one of the settings, or else the cluster's own. The schema of an id never changes. One that cannot
+be had is asked for again after a pause. Requests go to the URL of the settings only, without redirects; time, bytes and
+the number of schemas are bounded.
 """
 
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
 
+from anabranch.broker.kafka.schemas.requests import RegistryRequest
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.operator.admin.api.decoder import SOURCE_CHARACTERS_MAX, DecodeError, SchemaSource
+from anabranch.broker.operator.admin.schema_registry import RegistryCalls
 
 TIMEOUT_S: Final = 3.0
 """Time for a schema with those that it refers to."""
@@ -43,10 +48,23 @@ class _RegistryError(Exception):
     """The registry has no such schema, or gives an invalid answer."""
 
 
+_Get = Callable[[str], Awaitable[dict[str, Any]]]
+"""Returns the answer of the registry to a GET of a path."""
+
+
+def _check_status(status: int) -> None:
+    if status == HTTPStatus.NOT_FOUND:
+        raise _RegistryError("the schema registry does not have it")
+    if status != HTTPStatus.OK:
+        raise _RegistryError(f"the schema registry answers {status}")
+
+
 class Schemas:
     """The schemas that are known."""
 
-    def __init__(self, settings: AdminSettings) -> None:
+    def __init__(self, settings: AdminSettings, own: RegistryCalls | None = None) -> None:
+        """Ask the registry of the settings, or else the cluster's own."""
+        self._own = own
         self._url = (settings.schema_registry_url or "").rstrip("/")
         secret = settings.schema_registry_credentials
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
@@ -60,25 +78,27 @@ class Schemas:
         for schema_id, schema in list(self._known.items()):
             if schema.failure and now_s - schema.failed_s > FAILURE_S:
                 del self._known[schema_id]
-        return self._known if self._url else None
+        return self._known if self._url or (self._own is not None and self._own.exists) else None
 
     async def load(self, ids: Iterable[int]) -> None:
         """Fetch schemas that are not known. Those that cannot be had are known by the reason."""
         wanted = sorted(set(ids) - self._known.keys())[:AT_ONCE_MAX]
         if not wanted:
             return
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with (
-            aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session,
-            asyncio.TaskGroup() as group,
-        ):
-            for schema_id in wanted:
-                group.create_task(self._load(session, schema_id))
+        async with AsyncExitStack() as stack:
+            get: _Get = self._get_own
+            if self._url:
+                timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+                session = await stack.enter_async_context(aiohttp.ClientSession(headers=self._headers, timeout=timeout))
+                get = partial(self._get, session)
+            async with asyncio.TaskGroup() as group:
+                for schema_id in wanted:
+                    group.create_task(self._load(get, schema_id))
 
-    async def _load(self, session: aiohttp.ClientSession, schema_id: int) -> None:
+    async def _load(self, get: _Get, schema_id: int) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                schema = await self._fetch(session, schema_id)
+                schema = await self._fetch(get, schema_id)
         except (_RegistryError, DecodeError) as error:
             schema = Schema(failure=f"schema {schema_id}: {error}", failed_s=asyncio.get_running_loop().time())
         except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
@@ -89,20 +109,18 @@ class Schemas:
             del self._known[next(iter(self._known))]
         self._known[schema_id] = schema
 
-    async def _fetch(self, session: aiohttp.ClientSession, schema_id: int) -> Schema:
-        answer = await self._get(session, f"/schemas/ids/{schema_id}")
+    async def _fetch(self, get: _Get, schema_id: int) -> Schema:
+        answer = await get(f"/schemas/ids/{schema_id}")
         kind = answer.get("schemaType") or "AVRO"
         if kind == "JSON":
             return Schema()
         if kind not in {"AVRO", "PROTOBUF"}:
             raise _RegistryError(f"{str(kind).lower()} is not decoded here")
         references: dict[str, str] = {}
-        await self._collect(session, answer, references, 0)
+        await self._collect(get, answer, references, 0)
         return Schema(SchemaSource("AVRO" if kind == "AVRO" else "PROTOBUF", str(answer["schema"]), references))
 
-    async def _collect(
-        self, session: aiohttp.ClientSession, answer: Mapping[str, Any], found: dict[str, str], depth: int
-    ) -> None:
+    async def _collect(self, get: _Get, answer: Mapping[str, Any], found: dict[str, str], depth: int) -> None:
         """Add the schemas that one refers to, each after those that it refers to itself."""
         for reference in answer.get("references") or ():
             name = str(reference["name"])
@@ -113,18 +131,23 @@ class Schemas:
             if depth >= REFERENCE_DEPTH_MAX:
                 raise _RegistryError(f"it refers to others over more than {REFERENCE_DEPTH_MAX} steps")
             place = f"/subjects/{quote(str(reference['subject']), safe='')}/versions/{int(reference['version'])}"
-            referred = await self._get(session, place)
-            await self._collect(session, referred, found, depth + 1)
+            referred = await get(place)
+            await self._collect(get, referred, found, depth + 1)
             found[name] = str(referred["schema"])
             if sum(map(len, found.values())) > SOURCE_CHARACTERS_MAX:
                 raise _RegistryError(f"those that it refers to are longer than {SOURCE_CHARACTERS_MAX} characters")
 
+    async def _get_own(self, path: str) -> dict[str, Any]:
+        """Return the answer of the cluster's own registry."""
+        assert self._own is not None, "there is a registry"
+        answer = await self._own.answer(RegistryRequest("GET", path))
+        _check_status(answer.status)
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
     async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         async with session.get(self._url + path, allow_redirects=False) as response:
-            if response.status == HTTPStatus.NOT_FOUND:
-                raise _RegistryError("the schema registry does not have it")
-            if response.status != HTTPStatus.OK:
-                raise _RegistryError(f"the schema registry answers {response.status}")
+            _check_status(response.status)
             body = await response.content.read(ANSWER_BYTES_MAX + 1)
             while len(body) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
                 body += more

@@ -103,7 +103,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
     [
         ("[wal", "not valid TOML"),
         ("[wall]\n", "unknown table [wall]; known are node, listener"),
-        ("[wall]\n", ", admin, log, stores"),
+        ("[wall]\n", ", admin, schema_registry, log, stores"),
         ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has kind, path, store"),
         ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
         ('["a\\u001bb"]\n', r"unknown table ['a\x1bb']"),
@@ -196,6 +196,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
         "ssl.key_password",
         "admin.read_token",
         "admin.operate_token",
+        "admin.schemas_token",
         "admin.schema_registry_credentials",
         "delegation_token.secret_key",
     }

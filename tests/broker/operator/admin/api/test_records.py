@@ -146,7 +146,9 @@ async def test_the_id_of_a_schema_is_shown(api: ApiClient, client: RawClient) ->
     await client.produce("t", [batch_of(b"\0\0\0\0\x2a\x02")])
     (record,) = (await api.get("/topics/t/records", from_="earliest"))["records"]
     assert record["value"]["schema"] == {"id": 42}
-    assert record["value"]["error"] == "no schema registry is configured: see the setting admin.schema_registry_url"
+    assert (
+        record["value"]["error"] == "there is no schema registry: nothing is in the cluster's, and none is configured"
+    )
 
 
 async def test_one_answer_is_bounded(api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
