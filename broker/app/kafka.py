@@ -1,8 +1,12 @@
 """Components of Kafka's semantics: topics, coordinators, configs and quotas."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from anabranch.broker.app.storage import Basis, OpenStorage
+from anabranch.broker.cluster.membership.ownership import Ownership
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.group import GroupConfigs
@@ -12,6 +16,7 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.addresses import AddressQuotas
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
 from anabranch.broker.kafka.transactions.marker_router import MarkerRouter
@@ -21,6 +26,9 @@ from anabranch.broker.kafka.transactions.verifier import TransactionVerifier
 from anabranch.broker.node.net.ports import resolve
 from anabranch.broker.node.peers.links import Links
 from anabranch.broker.node.peers.members import Members
+
+if TYPE_CHECKING:
+    from anabranch.broker.kafka.schemas.registry import SchemaRegistry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +110,17 @@ def make_quotas(basis: Basis, opened: OpenStorage, tasks: NodeTasks) -> Quotas:
         clients=ClientQuotas(table, area, steady_ms),
         addresses=AddressQuotas(table, area, steady_ms, resolve=resolve, spawn=tasks.spawn),
     )
+
+
+def registry_maker(
+    basis: Basis, topics: TopicManager, commands: TopicCommands, ownership: Ownership
+) -> "Callable[[], SchemaRegistry]":
+    """Return what makes the schema registry when it is first asked for: a node without schemas does not import it."""
+
+    @cache
+    def make() -> "SchemaRegistry":
+        from anabranch.broker.app.schemas import make_schemas
+
+        return make_schemas(basis, topics, commands, lambda: ownership.is_proved)
+
+    return make

@@ -17,9 +17,8 @@ from anabranch.broker.app.cluster import (
     make_takeovers,
     make_target,
 )
-from anabranch.broker.app.kafka import make_coordinators, make_quotas
+from anabranch.broker.app.kafka import make_coordinators, make_quotas, registry_maker
 from anabranch.broker.app.ports import NodeTls, make_ports
-from anabranch.broker.app.schemas import make_schemas
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.app.upkeep import make_upkeep
 from anabranch.broker.cluster.membership.drain import Drain
@@ -80,7 +79,7 @@ def make_node(
         markers=coordinators.markers,
         verifier=coordinators.verifier,
         producer_ids=coordinators.producer_ids,
-        schemas=make_schemas(basis, topics, commands.topics, lambda: membership.ownership.is_proved),
+        schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
         audit=AuditLog(asyncio.get_running_loop().time),
         acls=shared.acls,

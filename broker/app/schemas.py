@@ -1,4 +1,7 @@
-"""The schema registry of a node, and the compiler of protobuf that it uses."""
+"""The schema registry of a node, and the compiler of protobuf that it uses.
+
+It is imported when it is asked for: a node without schemas starts without it.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -19,8 +22,9 @@ def make_schemas(
 ) -> SchemaRegistry:
     """Build the registry. It reads its log at the first request."""
     topic = NodeSchemaTopic(topics, commands, basis.environment.now_ms, may_read)
-    level = Level(basis.settings.schema_registry.compatibility)
-    return SchemaRegistry(topic, SchemaParser(_make_compiler(basis)), level)
+    parser = SchemaParser(_make_compiler(basis))
+    basis.stack.callback(parser.close)
+    return SchemaRegistry(topic, parser, Level(basis.settings.schema_registry.compatibility))
 
 
 def _make_compiler(basis: Basis) -> Compile | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from anabranch.broker.cluster.handover.target import PartitionTarget
 from anabranch.broker.cluster.membership.loop import Membership
@@ -18,7 +19,6 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
-from anabranch.broker.kafka.schemas.registry import SchemaRegistry
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
 from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
@@ -37,6 +37,9 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.messages.api_versions import ApiVersion
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.engine import S3Stream
+
+if TYPE_CHECKING:
+    from anabranch.broker.kafka.schemas.registry import SchemaRegistry
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,8 +77,8 @@ class Serving:
     verifier: TransactionVerifier
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
-    schemas: SchemaRegistry
-    """The schema registry, on the node that leads its log."""
+    schemas: "Callable[[], SchemaRegistry]"
+    """Returns the schema registry, on the node that leads its log. It is imported by the first call."""
 
     audit: AuditLog
     acls: ClusterAcls | None

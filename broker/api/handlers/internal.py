@@ -20,8 +20,6 @@ from anabranch.broker.api.declaration import Handler, Handlers, declare
 from anabranch.broker.api.handlers import add_partitions_to_txn, describe_quorum, write_txn_markers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
-from anabranch.broker.kafka.schemas.requests import RegistryRequest, failure_of
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange, Peer
 from anabranch.broker.node.net.server import Server
@@ -86,7 +84,10 @@ def describe_runs(serving: Serving, request: DescribeRunsRequest, _: Exchange | 
 
 
 async def _registry_call(serving: Serving, request: RegistryCallRequest, _: Exchange) -> RegistryCallResponse:
-    answer = await serving.schemas.answer(
+    from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
+    from anabranch.broker.kafka.schemas.requests import RegistryRequest, failure_of
+
+    answer = await serving.schemas().answer(
         RegistryRequest(request.method, bytes(request.target).decode("ascii", "replace"), bytes(request.body))
     )
     if len(answer.body) > RESPONSE_BYTES_MAX - 1024:

@@ -1,12 +1,13 @@
-"""Work with schemas of any format, in threads: the event loop does not wait for large schemas or a compiler.
+"""Work with schemas of any format, in a thread: the event loop does not wait for large schemas or a compiler.
 
-Schemas that were parsed last are kept.
+It is one thread, since threads share the interpreter with the event loop. Schemas that were parsed last are kept.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from anabranch.broker.kafka.schemas.compatibility import Earlier, Parsed, problems
 from anabranch.broker.kafka.schemas.formats.avro import AvroSchema
@@ -26,7 +27,7 @@ from anabranch.broker.kafka.schemas.model import (
 PARSED_CHARACTERS_MAX: Final = 4 << 20
 """Characters of the schemas that are kept, with those that they refer to. Parsed, they take ten times the memory."""
 
-
+T = TypeVar("T")
 _Place = tuple[Schema, tuple[tuple[str, str], ...]]
 """A schema, with names and texts of those that it refers to."""
 
@@ -38,6 +39,11 @@ class SchemaParser:
         self._compile = compile_protobuf
         self._parsed: OrderedDict[_Place, Parsed] = OrderedDict()
         self._characters = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="schemas")
+
+    def close(self) -> None:
+        """Begin no further work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -51,13 +57,13 @@ class SchemaParser:
         found = self._parsed.get(place)
         if found is None:
             _check_size(resolved)
-            found = await asyncio.to_thread(self._parse, resolved)
+            found = await self._in_thread(lambda: self._parse(resolved))
             self._keep(place, found)
         else:
             self._parsed.move_to_end(place)
         return found
 
-    def _keep(self, place: _Place, parsed: Parsed) -> None:
+    def _keep(self, place: _Place, parsed: "Parsed") -> None:
         """Remember a parsed schema, and forget those that were not used for the longest time."""
         if place in self._parsed:
             return  # another request was faster
@@ -67,20 +73,27 @@ class SchemaParser:
             oldest, _ = self._parsed.popitem(last=False)
             self._characters -= _characters(oldest)
 
+    async def normal_text(self, parsed: Parsed) -> str:
+        """Return a schema in the normal form of its format. Raises RegistryError."""
+        return await self._in_thread(lambda: parsed.normal)
+
     async def compare(self, new: Parsed, earlier: Sequence[Earlier], level: Level) -> list[str]:
         """Return the reasons why a schema is not compatible with earlier versions (`compatibility.problems`)."""
-        return await asyncio.to_thread(problems, new, earlier, level)
+        return await self._in_thread(lambda: problems(new, earlier, level))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RecursionError:
+            raise InvalidSchema("it is nested too deep") from None
 
     def _parse(self, resolved: Resolved) -> Parsed:
         kind = resolved.schema.kind
-        try:
-            if kind is not Kind.PROTOBUF:
-                return AvroSchema(resolved) if kind is Kind.AVRO else JsonSchema(resolved)
-            if self._compile is None:
-                raise InvalidSchema("protobuf is not served here: install anabranch[protobuf] on all nodes")
-            return ProtobufSchema(resolved, self._compile)
-        except RecursionError:
-            raise InvalidSchema("it is nested too deep") from None
+        if kind is not Kind.PROTOBUF:
+            return AvroSchema(resolved) if kind is Kind.AVRO else JsonSchema(resolved)
+        if self._compile is None:
+            raise InvalidSchema("protobuf is not served here: install anabranch[protobuf] on all nodes")
+        return ProtobufSchema(resolved, self._compile)
 
 
 def _characters(place: _Place) -> int:

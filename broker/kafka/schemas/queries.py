@@ -3,7 +3,7 @@
 Answers have the fields of Confluent's REST API. A schema of Avro has no `schemaType` in answers.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from anabranch.broker.kafka.schemas.compatibility import Earlier, Parsed
 from anabranch.broker.kafka.schemas.formats.protobuf import ProtobufSchema
@@ -21,6 +21,9 @@ from anabranch.broker.kafka.schemas.model import (
 from anabranch.broker.kafka.schemas.parser import SchemaParser
 from anabranch.broker.kafka.schemas.requests import Arguments
 from anabranch.broker.kafka.schemas.state import RegistryState
+
+LISTED_CHARACTERS_MAX: Final = 1 << 20
+"""Characters of the schemas in one list."""
 
 
 class Queries:
@@ -83,7 +86,10 @@ class Queries:
         ]
         if call.flag("latestOnly"):
             found = list({each.subject: each for each in found}.values())
-        return [described(each, each.schema.text) for each in call.page(found)]
+        page = call.page(found)
+        if sum(len(each.schema.text) for each in page) > LISTED_CHARACTERS_MAX:
+            raise RegistryError(413, f"more than {LISTED_CHARACTERS_MAX} characters: ask for pages (offset, limit)")
+        return [described(each, each.schema.text) for each in page]
 
     async def schema(self, call: Arguments) -> Any:
         """GET /schemas/ids/{id}."""
@@ -181,7 +187,8 @@ class Queries:
         """Return a schema as it is stored, and parsed. Raises RegistryError."""
         schema = Schema(schema.kind, schema.text, tuple(self._numbered(each) for each in schema.references))
         parsed = await self.parser.parse(self.state.resolve(schema))
-        return Schema(schema.kind, parsed.normal if is_normal else parsed.canonical, schema.references), parsed
+        text = await self.parser.normal_text(parsed) if is_normal else parsed.canonical
+        return Schema(schema.kind, text, schema.references), parsed
 
     def _numbered(self, reference: Reference) -> Reference:
         """Return a reference to the last version (-1) with its number."""

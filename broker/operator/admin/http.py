@@ -23,8 +23,6 @@ from aiohttp import web
 from anabranch.addresses import host_port, normal_host
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.kafka.schemas.model import RegistryError
-from anabranch.broker.kafka.schemas.requests import failure_of
 from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
 from anabranch.broker.operator.admin.access import AdminAccess, Refusal
 from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
@@ -35,7 +33,6 @@ from anabranch.broker.operator.admin.health import unhealthy_reason, unready_rea
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
 from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX, REGISTRY_PREFIX
-from anabranch.broker.operator.admin.schema_registry import RegistryCalls, RegistryEndpoints, http_answer, is_change
 from anabranch.s3stream.tasks import end_tasks
 
 BODY_BYTES_MAX: Final = 2 << 20
@@ -55,9 +52,7 @@ class AdminServer:
 
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
-        registry = RegistryCalls(node.serving)
-        self._api = Api(node, local, node.serving.settings.admin, registry)
-        self._registry = RegistryEndpoints(registry)
+        self._api = Api(node, local, node.serving.settings.admin)
         self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
@@ -103,7 +98,7 @@ class AdminServer:
         router, console = application.router, Console()
         self._api.register(router)
         if self._node.serving.settings.schema_registry.enabled:
-            self._registry.register(router)
+            router.add_route("*", REGISTRY_PREFIX + "{target:(/.*)?}", self._registry)
         router.add_get("/metrics", self._metrics, allow_head=False)
         router.add_get("/health", self._health, allow_head=False)
         router.add_get("/health/live", self._live, allow_head=False)
@@ -229,6 +224,11 @@ class AdminServer:
 
     # pages
 
+    async def _registry(self, request: web.Request) -> web.StreamResponse:
+        from anabranch.broker.operator.admin.schema_registry import answer_http
+
+        return await answer_http(self._node.serving, request)
+
     async def _metrics(self, request: web.Request) -> web.Response:
         found = await scrape(self._node, request.headers.get("accept", ""), self._ages)
         self._ages.look_up()
@@ -255,14 +255,20 @@ def _is_of_registry(path: str) -> bool:
 
 def _changes(request: web.Request) -> bool:
     """Return whether a request may change something: a POST to the registry may be a question."""
-    return is_change(request) if _is_of_registry(request.path) else request.method != "GET"
+    if not _is_of_registry(request.path):
+        return request.method != "GET"
+    from anabranch.broker.operator.admin.schema_registry import is_change
+
+    return is_change(request)
 
 
 def _failed(path: str, status: HTTPStatus, reason: str) -> web.Response:
     """Return the answer to a request that fails, in the form that its client expects."""
-    if _is_of_registry(path):
-        return http_answer(failure_of(RegistryError(status, " ".join(reason.split()))))
-    return failed(status, reason)
+    if not _is_of_registry(path):
+        return failed(status, reason)
+    from anabranch.broker.operator.admin.schema_registry import refused
+
+    return refused(status, reason)
 
 
 def _verdict(reason: str) -> web.StreamResponse:

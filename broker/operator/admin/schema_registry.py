@@ -3,7 +3,7 @@
     /schema-registry/...   the paths of `broker.kafka.schemas.routes`
 
 The node that leads the log answers; other nodes pass requests on to it. While none leads it, or it is being handed
-over, a request waits a little.
+over, a request waits a little. It is imported by the first request.
 """
 
 import asyncio
@@ -20,58 +20,55 @@ from anabranch.broker.kafka.schemas.requests import RegistryAnswer, RegistryRequ
 from anabranch.broker.kafka.schemas.routes import ROUTES, find_route
 from anabranch.broker.kafka.schemas.topic import SCHEMAS_PARTITION, SCHEMAS_TOPIC
 from anabranch.broker.node.peers.interface import PeerUnavailable
+from anabranch.broker.node.peers.links import REQUEST_BYTES_MAX
 from anabranch.broker.operator.admin.paths import REGISTRY_PREFIX
 from anabranch.protocol.messages.internal.registry_call import RegistryCallRequest
 from anabranch.s3stream.errors import StorageError
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 INTERNAL_VERSION: Final = 0
+BODY_BYTES_MAX: Final = REQUEST_BYTES_MAX - (64 << 10)
+"""Largest body: one that can be passed on, with its path, to another node."""
 LEADER_S: Final = 5.0
 """Time that a request waits for a leader."""
 PAUSE_S: Final = 0.1
 
 
-class RegistryCalls:
-    """Requests to the registry, on whichever node."""
+def has_registry(serving: Serving) -> bool:
+    """Return whether the cluster has a registry with something in it."""
+    return serving.settings.schema_registry.enabled and serving.topics.get(SCHEMAS_TOPIC) is not None
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
 
-    @property
-    def exists(self) -> bool:
-        """True if the cluster has a registry with something in it."""
-        return self._serving.settings.schema_registry.enabled and self._serving.topics.get(SCHEMAS_TOPIC) is not None
+async def ask_registry(serving: Serving, request: RegistryRequest) -> RegistryAnswer:
+    """Return the answer of the node that leads the log, after a while if none does."""
+    until_s = asyncio.get_running_loop().time() + LEADER_S
+    while True:
+        answer = await _ask(serving, request)
+        if not _is_away(answer) or asyncio.get_running_loop().time() > until_s:
+            return answer
+        await asyncio.sleep(PAUSE_S)
 
-    async def answer(self, request: RegistryRequest) -> RegistryAnswer:
-        """Return the answer of the node that leads the log, after a while if none does."""
-        until_s = asyncio.get_running_loop().time() + LEADER_S
-        while True:
-            answer = await self._ask(request)
-            if not _is_away(answer) or asyncio.get_running_loop().time() > until_s:
-                return answer
-            await asyncio.sleep(PAUSE_S)
 
-    async def _ask(self, request: RegistryRequest) -> RegistryAnswer:
-        """Ask the leader, or this node if there is no log yet."""
-        serving = self._serving
-        if serving.topics.get(SCHEMAS_TOPIC) is None:
-            try:
-                await serving.membership.catch_up()  # another node may have created it a moment ago
-            except StorageError as error:
-                return failure_of(RegistryError(ErrorKind.STORE, f"Error in the backend data store: {error}"))
-        found = find_leadership(serving, SCHEMAS_TOPIC, SCHEMAS_PARTITION)
-        if found is None or (found.leader is not None and found.leader.node_id == serving.node_id):
-            return await serving.schemas.answer(request)
-        if found.leader is None:
-            reason = f"no node leads the topic {SCHEMAS_TOPIC}: see `anabranch cluster status`"
-            return failure_of(RegistryError(ErrorKind.UNKNOWN_LEADER, reason))
-        call = RegistryCallRequest(method=request.method, target=request.target.encode(), body=request.body)
+async def _ask(serving: Serving, request: RegistryRequest) -> RegistryAnswer:
+    """Ask the leader, or this node if there is no log yet."""
+    if serving.topics.get(SCHEMAS_TOPIC) is None:
         try:
-            response = await serving.links.call(found.leader.node_id, call, INTERNAL_VERSION)
-        except PeerUnavailable as error:
-            # A change may have been made all the same. To register a schema again gives the same id.
-            return failure_of(RegistryError(ErrorKind.FORWARDING, f"Error while forwarding the request: {error}"))
-        return RegistryAnswer(response.status, bytes(response.body))
+            await serving.membership.catch_up()  # another node may have created it a moment ago
+        except StorageError as error:
+            return failure_of(RegistryError(ErrorKind.STORE, f"Error in the backend data store: {error}"))
+    found = find_leadership(serving, SCHEMAS_TOPIC, SCHEMAS_PARTITION)
+    if found is None or (found.leader is not None and found.leader.node_id == serving.node_id):
+        return await serving.schemas().answer(request)
+    if found.leader is None:
+        reason = f"no node leads the topic {SCHEMAS_TOPIC}: see `anabranch cluster status`"
+        return failure_of(RegistryError(ErrorKind.UNKNOWN_LEADER, reason))
+    call = RegistryCallRequest(method=request.method, target=request.target.encode(), body=request.body)
+    try:
+        response = await serving.links.call(found.leader.node_id, call, INTERNAL_VERSION)
+    except PeerUnavailable as error:
+        # A change may have been made all the same. To register a schema again gives the same id.
+        return failure_of(RegistryError(ErrorKind.FORWARDING, f"Error while forwarding the request: {error}"))
+    return RegistryAnswer(response.status, bytes(response.body))
 
 
 def _is_away(answer: RegistryAnswer) -> bool:
@@ -81,21 +78,15 @@ def _is_away(answer: RegistryAnswer) -> bool:
     return bool(json.loads(answer.body)["error_code"] == ErrorKind.UNKNOWN_LEADER)
 
 
-class RegistryEndpoints:
-    """The routes of the registry."""
-
-    def __init__(self, calls: RegistryCalls) -> None:
-        self._calls = calls
-
-    def register(self, router: web.UrlDispatcher) -> None:
-        """Add one route for all paths: which there are, the node that answers knows."""
-        router.add_route("*", REGISTRY_PREFIX + "{target:(/.*)?}", self._answer)
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        target = request.raw_path[len(REGISTRY_PREFIX) :] or "/"
-        if not target.isascii():
-            return http_answer(failure_of(RegistryError(HTTPStatus.BAD_REQUEST, "the path must be percent-encoded")))
-        return http_answer(await self._calls.answer(RegistryRequest(request.method, target, await request.read())))
+async def answer_http(serving: Serving, request: web.Request) -> web.StreamResponse:
+    """Answer a request for any path of the registry: which there are, the node that answers knows."""
+    target = request.raw_path[len(REGISTRY_PREFIX) :] or "/"
+    if not target.isascii():
+        return refused(HTTPStatus.BAD_REQUEST, "the path must be percent-encoded")
+    body = await request.read()
+    if len(body) > BODY_BYTES_MAX:
+        return refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
+    return _http(await ask_registry(serving, RegistryRequest(request.method, target, body)))
 
 
 def is_change(request: web.Request) -> bool:
@@ -108,8 +99,12 @@ def is_change(request: web.Request) -> bool:
     return route.change is not None
 
 
-def http_answer(answer: RegistryAnswer) -> web.Response:
-    """Return an answer for HTTP."""
+def refused(status: HTTPStatus, reason: str) -> web.Response:
+    """Return the answer to a request that the admin port refuses."""
+    return _http(failure_of(RegistryError(status, " ".join(reason.split()))))
+
+
+def _http(answer: RegistryAnswer) -> web.Response:
     return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": CONTENT_TYPE})
 
 

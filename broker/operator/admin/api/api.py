@@ -30,7 +30,6 @@ from anabranch.broker.operator.admin.api.topic_moves import TopicMoveEndpoints
 from anabranch.broker.operator.admin.api.topics import TopicEndpoints, Topics
 from anabranch.broker.operator.admin.api.transactions import TransactionEndpoints
 from anabranch.broker.operator.admin.paths import API_PREFIX
-from anabranch.broker.operator.admin.schema_registry import RegistryCalls, registry_paths
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
@@ -42,12 +41,12 @@ IS_ALLOWED: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_allowed")
 class Api:
     """The endpoints of a node."""
 
-    def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings, registry: RegistryCalls) -> None:
+    def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
         serving = node.serving
         calls = Calls(serving, local)
         offsets, groups = Offsets(calls), Groups(serving, calls)
         topics = Topics(serving, calls, local, offsets, Sizes(calls), groups)
-        self._records = RecordEndpoints(node, calls, offsets, Schemas(settings, registry))
+        self._records = RecordEndpoints(node, calls, offsets, Schemas(settings, serving))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(serving, calls).endpoints,
             *NodeEndpoints(serving, node.upkeep.failover).endpoints,
@@ -70,6 +69,8 @@ class Api:
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
+        from anabranch.broker.operator.admin.schema_registry import registry_paths
+
         document = openapi_document(self.endpoints)
         document["paths"].update(registry_paths())
         return document

@@ -11,14 +11,13 @@ from anabranch.broker.operator.admin.api.api import Api
 if TYPE_CHECKING:
     from anabranch.broker.api.handlers.local import LocalRequests
     from anabranch.broker.cluster.node import Node
-    from anabranch.broker.operator.admin.schema_registry import RegistryCalls
 
 
 def documentation() -> str:
     """Return the text of docs/openapi.json."""
     # The endpoints are described and never called, so they need no components.
     node = SimpleNamespace(serving=None, upkeep=SimpleNamespace(failover=None))
-    api = Api(cast("Node", node), cast("LocalRequests", None), AdminSettings(), cast("RegistryCalls", None))
+    api = Api(cast("Node", node), cast("LocalRequests", None), AdminSettings())
     try:
         return json.dumps(api.document(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     finally:

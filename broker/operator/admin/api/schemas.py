@@ -18,10 +18,9 @@ from urllib.parse import quote
 
 import aiohttp
 
-from anabranch.broker.kafka.schemas.requests import RegistryRequest
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.operator.admin.api.decoder import SOURCE_CHARACTERS_MAX, DecodeError, SchemaSource
-from anabranch.broker.operator.admin.schema_registry import RegistryCalls
 
 TIMEOUT_S: Final = 3.0
 """Time for a schema with those that it refers to."""
@@ -62,9 +61,9 @@ def _check_status(status: int) -> None:
 class Schemas:
     """The schemas that are known."""
 
-    def __init__(self, settings: AdminSettings, own: RegistryCalls | None = None) -> None:
-        """Ask the registry of the settings, or else the cluster's own."""
-        self._own = own
+    def __init__(self, settings: AdminSettings, serving: Serving | None = None) -> None:
+        """Ask the registry of the settings, or else that of the cluster which the node serves."""
+        self._serving = serving
         self._url = (settings.schema_registry_url or "").rstrip("/")
         secret = settings.schema_registry_credentials
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
@@ -78,7 +77,12 @@ class Schemas:
         for schema_id, schema in list(self._known.items()):
             if schema.failure and now_s - schema.failed_s > FAILURE_S:
                 del self._known[schema_id]
-        return self._known if self._url or (self._own is not None and self._own.exists) else None
+        return self._known if self._url or self._has_own() else None
+
+    def _has_own(self) -> bool:
+        from anabranch.broker.operator.admin.schema_registry import has_registry
+
+        return self._serving is not None and has_registry(self._serving)
 
     async def load(self, ids: Iterable[int]) -> None:
         """Fetch schemas that are not known. Those that cannot be had are known by the reason."""
@@ -139,8 +143,11 @@ class Schemas:
 
     async def _get_own(self, path: str) -> dict[str, Any]:
         """Return the answer of the cluster's own registry."""
-        assert self._own is not None, "there is a registry"
-        answer = await self._own.answer(RegistryRequest("GET", path))
+        from anabranch.broker.kafka.schemas.requests import RegistryRequest
+        from anabranch.broker.operator.admin.schema_registry import ask_registry
+
+        assert self._serving is not None, "there is a registry"
+        answer = await ask_registry(self._serving, RegistryRequest("GET", path))
         _check_status(answer.status)
         found: dict[str, Any] = json.loads(answer.body)
         return found
