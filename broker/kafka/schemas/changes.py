@@ -99,10 +99,15 @@ class Changes:
     def _import(self, subject: str, schema: Schema, wanted_id: int | None, wanted_version: int | None) -> Change:
         if wanted_id is None:
             raise RegistryError(ErrorKind.NOT_PERMITTED, f"Subject {subject} is in import mode: a schema needs its id")
-        if self._state.has_id(wanted_id) and self._state.by_id(wanted_id)[0].schema != schema:
+        if self._state.has_id(wanted_id) and all(each.schema != schema for each in self._state.by_id(wanted_id)):
             raise RegistryError(ErrorKind.NOT_PERMITTED, f"Overwrite new schema with id {wanted_id} is not permitted.")
         self._check_room(schema)
         number = wanted_version or self._state.next_version(subject)
+        for each in self._state.versions(subject, deleted=True):
+            if each.version == number and each.id != wanted_id:
+                raise RegistryError(
+                    ErrorKind.NOT_PERMITTED, f"Overwrite version {number} of subject {subject} is not permitted."
+                )
         return Change([VersionRecord(subject, number, Version(subject, number, wanted_id, schema))], {"id": wanted_id})
 
     def _check_room(self, schema: Schema) -> None:
@@ -127,7 +132,7 @@ class Changes:
                     ErrorKind.SUBJECT_NOT_SOFT_DELETED,
                     f"Subject '{subject}' was not deleted first before being permanently deleted",
                 )
-            self._check_unreferenced(every)
+            self._check_unreferenced(every, is_permanent=True)
             records: list[RegistryRecord] = [VersionRecord(*each.slot, None) for each in every]
             records += [SubjectDeletion(subject, None), *self._without_settings(subject)]
             return Change([*records, IdMark(self._state.id_max)], [each.version for each in every])
@@ -136,7 +141,7 @@ class Changes:
                 ErrorKind.SUBJECT_SOFT_DELETED,
                 f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently",
             )
-        self._check_unreferenced(live)
+        self._check_unreferenced(live, is_permanent=False)
         deletion = SubjectDeletion(subject, live[-1].version)
         return Change([deletion, *self._without_settings(subject)], [each.version for each in live])
 
@@ -156,7 +161,7 @@ class Changes:
                 ErrorKind.VERSION_NOT_SOFT_DELETED,
                 f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted",
             )
-        self._check_unreferenced([found])
+        self._check_unreferenced([found], is_permanent=is_permanent)
         if is_permanent:
             return Change([VersionRecord(subject, number, None), IdMark(self._state.id_max)], number)
         records: list[RegistryRecord] = [VersionRecord(subject, number, replace(found, is_deleted=True))]
@@ -164,11 +169,14 @@ class Changes:
             records += self._without_settings(subject)
         return Change(records, number)
 
-    def _check_unreferenced(self, versions: Sequence[Version]) -> None:
-        """Raise REFERENCE_EXISTS if other versions than these refer to one of them."""
+    def _check_unreferenced(self, versions: Sequence[Version], *, is_permanent: bool) -> None:
+        """Raise REFERENCE_EXISTS if other versions than these refer to one of them.
+
+        For good they go after those that refer to them, which are read by their ids while they are soft-deleted.
+        """
         slots = {each.slot for each in versions}
         for each in versions:
-            if any(other.slot not in slots for other in self._state.referring(*each.slot)):
+            if any(other.slot not in slots for other in self._state.referring(*each.slot, deleted=is_permanent)):
                 raise RegistryError(
                     ErrorKind.REFERENCE_EXISTS,
                     "One or more references exist to the schema "

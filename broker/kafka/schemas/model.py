@@ -10,6 +10,9 @@ from typing import Any, Final
 SCHEMA_CHARACTERS_MAX: Final = 512 << 10
 """Characters of a schema."""
 VERSION_MAX: Final = 2**31 - 1
+"""Largest version, and largest id."""
+REFERENCES_MAX: Final = 200
+"""Schemas that one refers to, directly or not."""
 
 
 class Level(StrEnum):
@@ -178,7 +181,7 @@ class TooComplex(Exception):
 
 
 class Steps:
-    """Bound of the steps of a comparison."""
+    """Bound of the steps of a comparison, or of a check."""
 
     MAX: Final = 50_000
     """Half a second at most."""
@@ -186,9 +189,9 @@ class Steps:
     def __init__(self) -> None:
         self._left = self.MAX
 
-    def take(self) -> None:
-        """Count a step. Raises TooComplex."""
-        self._left -= 1
+    def take(self, count: int = 1) -> None:
+        """Count steps. Raises TooComplex."""
+        self._left -= count
         if self._left < 0:
             raise TooComplex
 
@@ -214,6 +217,8 @@ def parse_references(found: Any) -> tuple[Reference, ...]:
         return ()
     if not isinstance(found, Sequence) or isinstance(found, str):
         raise InvalidSchema("references must be a list")
+    if len(found) > REFERENCES_MAX:
+        raise InvalidSchema(f"it refers to more than {REFERENCES_MAX} others")
     references = []
     for each in found:
         match each:

@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.schemas.model import Kind, Level, Mode, RegistryError, Schema, Version, parse_references
+from anabranch.broker.kafka.schemas.model import (
+    VERSION_MAX,
+    Kind,
+    Level,
+    Mode,
+    RegistryError,
+    Schema,
+    Version,
+    parse_references,
+)
 
 CONTEXT_PREFIX: Final = ":."
 """Beginning of a subject that belongs to a context."""
@@ -109,14 +118,15 @@ def decode(record: KeyValue) -> RegistryRecord | None:
         key = json.loads(record.key)
         value = None if record.value is None else json.loads(record.value)
         return None if str(key.get("subject") or "").startswith(CONTEXT_PREFIX) else _decoded(key, value)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RegistryError):
+    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RegistryError):
         return None
 
 
 def _decoded(key: Mapping[str, Any], value: Mapping[str, Any] | None) -> RegistryRecord | None:
     match key:
         case {"keytype": "SCHEMA", "subject": str(subject), "version": int(version)}:
-            return VersionRecord(subject, version, None if value is None else _version(subject, version, value))
+            number = _number(version)
+            return VersionRecord(subject, number, None if value is None else _version(subject, number, value))
         case {"keytype": "CONFIG"}:
             # A value without a level has other configs only, which are not served.
             level = None if value is None else value.get("compatibilityLevel")
@@ -128,7 +138,7 @@ def _decoded(key: Mapping[str, Any], value: Mapping[str, Any] | None) -> Registr
         case {"keytype": "CLEAR_SUBJECT", "subject": str(subject)}:
             return SubjectClearing(subject, is_withdrawn=value is None)
         case {"keytype": "NOOP"} if value is not None:
-            return IdMark(int(value["maxId"]))
+            return IdMark(_number(value["maxId"]))
     return None
 
 
@@ -138,9 +148,20 @@ def _subject(key: Mapping[str, Any]) -> str | None:
 
 
 def _version(subject: str, version: int, value: Mapping[str, Any]) -> Version:
-    schema = Schema(Kind(value.get("schemaType") or "AVRO"), value["schema"], parse_references(value.get("references")))
+    text = value["schema"]
+    if not isinstance(text, str):
+        raise TypeError(f"a schema is text, not {type(text).__name__}")
+    schema = Schema(Kind(value.get("schemaType") or "AVRO"), text, parse_references(value.get("references")))
     extra = tuple((name, part) for name, part in value.items() if name not in _VERSION_FIELDS)
-    return Version(subject, version, int(value["id"]), schema, bool(value.get("deleted")), extra)
+    return Version(subject, version, _number(value["id"]), schema, bool(value.get("deleted")), extra)
+
+
+def _number(value: Any) -> int:
+    """Return an id or a version. Raises ValueError, TypeError, OverflowError."""
+    number = int(value)
+    if not 1 <= number <= VERSION_MAX:
+        raise ValueError(f"neither an id nor a version: {number}")
+    return number
 
 
 def _version_value(value: Version) -> dict[str, Any]:

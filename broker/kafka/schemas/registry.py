@@ -73,7 +73,7 @@ class SchemaTopic(Protocol):
         ...
 
     async def create(self) -> None:
-        """Create the topic unless it exists. Raises KafkaError, StorageError."""
+        """Create the topic unless it exists. Raises KafkaError, StorageError, and RegistryError if it loses records."""
         ...
 
 
@@ -96,6 +96,7 @@ class _Follower:
                     if meaning is not None:
                         self.state.apply(meaning)
                 self.offset = end_offset
+                await asyncio.sleep(0)  # a large log is read in many turns of the loop
 
 
 class SchemaRegistry:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from anabranch.broker.kafka.schemas.model import (
+    REFERENCES_MAX,
     ErrorKind,
     Level,
     Mode,
@@ -31,8 +32,6 @@ from anabranch.broker.kafka.schemas.records import (
 )
 
 T = TypeVar("T")
-REFERENCES_MAX = 200
-"""Schemas that one refers to, directly or not."""
 REFERENCE_DEPTH_MAX = 30
 
 
@@ -101,8 +100,9 @@ class RegistryState:
         del of_id[value.slot]
         if not of_id:
             del self._by_id[value.id]
-            if self._ids.get(value.schema) == value.id:
-                del self._ids[value.schema]
+        is_left = any(each.schema == value.schema for each in of_id.values())
+        if not is_left and self._ids.get(value.schema) == value.id:
+            del self._ids[value.schema]
         for each in value.schema.references:
             self._referring[each.subject, each.version].discard(value.slot)
 
@@ -131,12 +131,12 @@ class RegistryState:
 
     def version(self, subject: str, version: int | None, *, deleted: bool = False) -> Version:
         """Return a version, None: the last one. Raises SUBJECT_NOT_FOUND, VERSION_NOT_FOUND."""
-        found = self.required_versions(subject, deleted=deleted)
         if version is None:
-            return found[-1]
-        for each in found:
-            if each.version == version:
-                return each
+            return self.required_versions(subject, deleted=deleted)[-1]
+        found = self._subjects.get(subject, {}).get(version)
+        if found is not None and (deleted or not found.is_deleted):
+            return found
+        self.required_versions(subject, deleted=deleted)
         raise RegistryError(ErrorKind.VERSION_NOT_FOUND, f"Version {version} not found.")
 
     def next_version(self, subject: str) -> int:

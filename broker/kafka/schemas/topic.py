@@ -78,5 +78,7 @@ class NodeSchemaTopic:
         return self._log
 
     async def create(self) -> None:
-        """Create the topic unless it exists. Raises KafkaError, StorageError."""
-        await self._commands.ensure(SCHEMAS_TOPIC, partitions=1, configs=TOPIC_CONFIGS)
+        """Create the topic unless it exists. Raises KafkaError, StorageError, and RegistryError if it loses records."""
+        topic = await self._commands.ensure(SCHEMAS_TOPIC, partitions=1, configs=TOPIC_CONFIGS)
+        if topic.config.deletable:
+            raise RegistryError(ErrorKind.STORE, f"the topic {SCHEMAS_TOPIC} must have cleanup.policy=compact")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from anabranch.broker.kafka.schemas.model import Difference, InvalidSchema, Resolved, Steps, parse_json
+from anabranch.broker.kafka.schemas.model import Difference, InvalidSchema, Resolved, Steps, TooComplex, parse_json
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 DEPTH_MAX: Final = 200
@@ -73,17 +73,15 @@ class Type:
     fields: list[Field] = field(default_factory=list)
     parts: list["Type"] = field(default_factory=list)
     """Branches of a union, or the one type of an array's items or a map's values."""
+    symbols: frozenset[str] = frozenset()
+    """Symbols of an enum; the source has their order."""
+    aliases: frozenset[str] = frozenset()
+    """Full names that it had before."""
 
     @property
     def full_name(self) -> str:
         """Name with the namespace; for an unnamed type its kind."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name or self.kind
-
-    @property
-    def aliases(self) -> frozenset[str]:
-        """Full names that it had before."""
-        found = self.source.get("aliases") or ()
-        return frozenset(each if "." in each or not self.namespace else f"{self.namespace}.{each}" for each in found)
 
 
 class AvroSchema:
@@ -119,6 +117,8 @@ class _Parser:
         self._names = names
         self._may_repeat = may_repeat
         self._depth = 0
+        self._steps = Steps()
+        """Bound of the check of defaults: a value may be one of many branches, each of which has branches again."""
 
     def parse_text(self, text: str) -> Type:
         bare = text.strip()
@@ -151,7 +151,7 @@ class _Parser:
     def _union(self, source: Sequence[Any], namespace: str) -> Type:
         parts = [self._parse(each, namespace) for each in source]
         names = [each.full_name for each in parts]
-        if "union" in names:
+        if any(each.kind == "union" for each in parts):
             raise InvalidSchema("a union may not contain a union")
         if repeated := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidSchema(f"duplicate in union: {repeated[0]}")
@@ -186,10 +186,9 @@ class _Parser:
         for part in (name, *namespace.split(".")) if namespace else (name,):
             if not _NAME.fullmatch(part):
                 raise InvalidSchema(f"illegal name: {part}")
-        aliases = source.get("aliases")
-        if aliases is not None and not (isinstance(aliases, list) and all(isinstance(each, str) for each in aliases)):
-            raise InvalidSchema(f"aliases of {name} must be a list of names")
         found = Type(kind, source, name, namespace)
+        prefix = f"{namespace}." if namespace else ""
+        found.aliases = frozenset(each if "." in each else prefix + each for each in _aliases_in(source, name))
         if found.full_name in self._names and not self._may_repeat:
             raise InvalidSchema(f"can't redefine: {found.full_name}")
         self._names[found.full_name] = found
@@ -217,26 +216,43 @@ class _Parser:
             if name in names:
                 raise InvalidSchema(f"duplicate field {name} in record {record.name}")
             names.add(name)
+            _aliases_in(source, name)
             kind = self._parse(source["type"], record.namespace)
             default = source.get("default", _NO_DEFAULT)
             record.fields.append(Field(name, kind, default, source))
         for each in record.fields:
-            if each.has_default and not _is_value(each.default, each.type):
+            try:
+                is_valid = not each.has_default or _is_value(each.default, each.type, self._steps)
+            except TooComplex:
+                raise InvalidSchema("its defaults take too many steps to be checked") from None
+            if not is_valid:
                 raise InvalidSchema(f"invalid default for field {each.name}: {_shown(each.default)}")
+
+
+def _aliases_in(source: Mapping[str, Any], name: str) -> Sequence[str]:
+    aliases = source.get("aliases") or []
+    if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
+        raise InvalidSchema(f"aliases of {name} must be a list of names")
+    return aliases
 
 
 def _check_enum(enum: Type) -> None:
     symbols = enum.source.get("symbols")
     if not isinstance(symbols, list) or not all(isinstance(each, str) and _NAME.fullmatch(each) for each in symbols):
         raise InvalidSchema(f"enum {enum.name} needs symbols that are names")
-    if len(set(symbols)) < len(symbols):
+    enum.symbols = frozenset(symbols)
+    if len(enum.symbols) < len(symbols):
         raise InvalidSchema(f"duplicate symbol in enum {enum.name}")
     if "default" in enum.source and enum.source["default"] not in symbols:
         raise InvalidSchema(f"the default of enum {enum.name} is not among its symbols")
 
 
-def _is_value(value: Any, kind: Type) -> bool:  # noqa: PLR0911 - one answer for each type
-    """Return whether a default is a value of a type. That of a union may be one of any branch (since 1.12)."""
+def _is_value(value: Any, kind: Type, steps: Steps) -> bool:  # noqa: PLR0911 - one answer for each type
+    """Return whether a default is a value of a type. That of a union may be one of any branch (since 1.12).
+
+    Raises TooComplex.
+    """
+    steps.take(1 + len(kind.fields))
     match kind.kind:
         case "null":
             return value is None
@@ -246,19 +262,20 @@ def _is_value(value: Any, kind: Type) -> bool:  # noqa: PLR0911 - one answer for
             bits = 31 if kind.kind == "int" else 63
             return type(value) is int and -(1 << bits) <= value < 1 << bits
         case "float" | "double":
-            return type(value) in {int, float} or value in {"NaN", "Infinity", "-Infinity"}
+            return type(value) in {int, float} or value in ("NaN", "Infinity", "-Infinity")
         case "bytes" | "string" | "fixed":
             return isinstance(value, str)
         case "enum":
-            return value in kind.source["symbols"]
+            return isinstance(value, str) and value in kind.symbols
         case "array":
-            return isinstance(value, list) and all(_is_value(each, kind.parts[0]) for each in value)
+            return isinstance(value, list) and all(_is_value(each, kind.parts[0], steps) for each in value)
         case "map":
-            return isinstance(value, dict) and all(_is_value(each, kind.parts[0]) for each in value.values())
+            return isinstance(value, dict) and all(_is_value(each, kind.parts[0], steps) for each in value.values())
         case "union":
-            return any(_is_value(value, each) for each in kind.parts)
+            return any(_is_value(value, each, steps) for each in kind.parts)
     return isinstance(value, dict) and all(
-        _is_value(value[each.name], each.type) if each.name in value else each.has_default for each in kind.fields
+        _is_value(value[each.name], each.type, steps) if each.name in value else each.has_default
+        for each in kind.fields
     )
 
 
@@ -408,7 +425,8 @@ class _Resolution:
                     "FIXED_SIZE_MISMATCH", f"{path}/size", f"The size of {reader.full_name} has changed: {sizes}"
                 )
         elif reader.kind == "enum":
-            missing = [each for each in writer.source["symbols"] if each not in reader.source["symbols"]]
+            self._steps.take(len(writer.symbols))
+            missing = [each for each in writer.source["symbols"] if each not in reader.symbols]
             if missing and "default" not in reader.source:
                 symbols = ", ".join(missing)
                 yield Difference(
@@ -420,6 +438,7 @@ class _Resolution:
             yield from self._fields(writer, reader, path)
 
     def _fields(self, writer: Type, reader: Type, path: str) -> Iterator[Difference]:
+        self._steps.take(len(writer.fields) + len(reader.fields))
         by_name = {each.name: each for each in writer.fields}
         for index, each in enumerate(reader.fields):
             names = (each.name, *each.aliases)

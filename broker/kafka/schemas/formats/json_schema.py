@@ -14,6 +14,7 @@ The text that is stored has no white space between its parts; properties keep th
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,8 +24,12 @@ import re2
 
 from anabranch.broker.kafka.schemas.model import Difference, InvalidSchema, Resolved, Steps, parse_json
 
+PATTERN_STEPS: Final = 10
+"""Steps that a pattern counts for, which is compiled each time."""
 TYPES: Final = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
 DEPTH_MAX: Final = 100
+BASE_CHARACTERS_MAX: Final = 2000
+"""Characters of an absolute `$id`, which stands in the names of all schemas inside it."""
 _OF_TYPE: Final[Mapping[str, frozenset[str]]] = {
     "object": frozenset(
         {
@@ -49,6 +54,8 @@ _COUNTS: Final = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
 )
 _NUMBERS: Final = frozenset({"minimum", "maximum", "multipleOf"})
+_LIMITS: Final = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
+"""Numbers, or booleans that make another limit exclusive (draft 4)."""
 
 Source = Mapping[str, Any] | bool
 
@@ -63,6 +70,8 @@ class JsonSchema:
         """Name of the document that each schema object is in, by its identity."""
         self._anchors: dict[str, Source] = {}
         """Schemas by their absolute `$id` or anchor."""
+        self._targets: dict[int, Source] = {}
+        """What schemas with a `$ref` lead to in the end, by their identity: a chain is followed once."""
         self._referring: list[Mapping[str, Any]] = []
         """Schemas with a `$ref`, of the text itself."""
         for name, document in self._documents.items():
@@ -84,10 +93,13 @@ class JsonSchema:
         return json.dumps(self.source, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
     def note(self, source: Mapping[str, Any], base: str) -> str:
-        """Note where a schema object is. Returns the base of those inside it."""
+        """Note where a schema object is. Returns the base of those inside it. Raises InvalidSchema."""
         name = source.get("$id", source.get("id"))
         if isinstance(name, str) and "$ref" not in source:
             base = urljoin(base, name)
+        if len(base) > BASE_CHARACTERS_MAX:
+            raise InvalidSchema(f"an $id or the name of a reference has more than {BASE_CHARACTERS_MAX} characters")
+        if isinstance(name, str) and "$ref" not in source:
             self._anchors.setdefault(urldefrag(base).url if "#" not in name else base, source)
         if isinstance(anchor := source.get("$anchor"), str):
             self._anchors[f"{urldefrag(base).url}#{anchor}"] = source
@@ -98,12 +110,14 @@ class JsonSchema:
 
     def follow(self, source: Source) -> Source:
         """Return the schema that a `$ref` leads to; any other one as it is. Raises InvalidSchema."""
-        seen: set[int] = set()
+        passed: set[int] = set()
         while isinstance(source, Mapping) and isinstance(place := source.get("$ref"), str):
-            if id(source) in seen:
+            at = id(source)
+            if at in passed:
                 raise InvalidSchema(f"$ref leads to itself: {place}")
-            seen.add(id(source))
-            source = self._find(place, self._bases.get(id(source), ""))
+            passed.add(at)
+            source = self._targets[at] if at in self._targets else self._find(place, self._bases.get(at, ""))
+        self._targets.update(dict.fromkeys(passed, source))
         return source
 
     def _find(self, place: str, base: str) -> Source:
@@ -189,14 +203,27 @@ def _check_values(source: Mapping[str, Any]) -> None:
     for keyword, value in source.items():
         if keyword in _COUNTS and (type(value) not in {int, float} or value < 0 or value != int(value)):
             raise InvalidSchema(f"{keyword} must be a count")
-        if keyword in _NUMBERS and type(value) not in {int, float}:
+        is_number = type(value) in {int, float} and abs(value) <= sys.float_info.max
+        if not is_number and (keyword in _NUMBERS or (keyword in _LIMITS and not isinstance(value, bool))):
             raise InvalidSchema(f"{keyword} must be a number")
         if keyword == "multipleOf" and value <= 0:
             raise InvalidSchema("multipleOf must be greater than 0")
         if keyword in {"required", "enum"} and not isinstance(value, list | bool):
             raise InvalidSchema(f"{keyword} must be a list")
+        if keyword in {"dependencies", "dependentRequired"}:
+            _check_dependencies(keyword, value)
         if keyword == "$ref" and not isinstance(value, str):
             raise InvalidSchema("$ref must be a string")
+
+
+def _check_dependencies(keyword: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise InvalidSchema(f"{keyword} must be an object")
+    for needed in value.values():
+        if isinstance(needed, list) and not all(isinstance(each, str) for each in needed):
+            raise InvalidSchema(f"{keyword} must name properties")
+        if keyword == "dependentRequired" and not isinstance(needed, list):
+            raise InvalidSchema(f"{keyword} must have lists")
 
 
 # -- Shapes ----------------------------------------------------------------------------------------------------------
@@ -285,6 +312,11 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def _size(source: Mapping[str, Any]) -> int:
+    """Return the number of parts that a comparison of a schema may look at."""
+    return sum(len(each) for each in source.values() if isinstance(each, dict | list))
+
+
 # -- Differences -----------------------------------------------------------------------------------------------------
 
 
@@ -293,16 +325,20 @@ def differences(writer: JsonSchema, reader: JsonSchema, steps: Steps) -> list[Di
 
     Raises TooComplex, InvalidSchema.
     """
-    return list(_Comparison(writer, reader, steps).compare(writer.source, reader.source, "#"))
+    return list(_Comparison(writer, reader, steps, {}).compare(writer.source, reader.source, "#"))
 
 
 class _Comparison:
-    def __init__(self, writer: JsonSchema, reader: JsonSchema, steps: Steps) -> None:
+    def __init__(
+        self, writer: JsonSchema, reader: JsonSchema, steps: Steps, known: dict[int, tuple[Shape, int]]
+    ) -> None:
         self._writer = writer
         self._reader = reader
         self._steps = steps
         self._begun: list[tuple[int, int]] = []
         """Pairs of schemas that are being compared: inside itself a pair is taken for compatible."""
+        self._known = known
+        """Shapes of schemas, and their sizes, by their identity."""
 
     def compare(self, writer: "Shape | Source", reader: "Shape | Source", path: str) -> Iterator[Difference]:
         """Yield the differences of two schemas."""
@@ -316,9 +352,18 @@ class _Comparison:
             return
         self._begun.append(pair)
         try:
-            yield from self._shapes(_shape(writer), _shape(reader), path)
+            yield from self._shapes(self._shape(writer), self._shape(reader), path)
         finally:
             self._begun.remove(pair)
+
+    def _shape(self, source: "Shape | Source") -> Shape:
+        if not isinstance(source, Mapping):
+            return _shape(source)
+        if id(source) not in self._known:
+            self._known[id(source)] = _shape(source), _size(source)
+        shape, size = self._known[id(source)]
+        self._steps.take(size)
+        return shape
 
     def _accepts(self, writer: "Shape | Source", reader: "Shape | Source") -> bool:
         return next(self.compare(writer, reader, "#"), None) is None
@@ -347,7 +392,7 @@ class _Comparison:
                 yield Difference(kind, f"{path}/enum", "The values of the enum are fewer or others")
         elif isinstance(writer, Negated) and isinstance(reader, Negated):
             # The other way round: what the writer excludes, the reader may exclude at most.
-            turned = _Comparison(self._reader, self._writer, self._steps)
+            turned = _Comparison(self._reader, self._writer, self._steps, self._known)
             if next(turned.compare(reader.source, writer.source, path), None) is not None:
                 yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "The schema of 'not' excludes more")
         else:
@@ -423,20 +468,33 @@ class _Comparison:
                 yield Difference("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}", f"'{name}' is now required")
 
     def _properties(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[Difference]:
-        before, after = old.get("properties", {}), new.get("properties", {})
+        before, after, required = old.get("properties", {}), new.get("properties", {}), _required_of(new)
         for name in (*before, *(each for each in after if each not in before)):
             where = f"{path}/properties/{name}"
             if name not in after:
-                yield from self._removed(before[name], _model(new, name), where, "PROPERTY")
+                yield from self._removed(before[name], self._model(new, name), where, "PROPERTY")
             elif name in before:
                 yield from self.compare(before[name], after[name], where)
             else:
-                yield from self._added(_model(old, name), after[name], where, "PROPERTY")
-                is_open = _model(old, name) is None
-                if not is_open and name in _required_of(new) and not self._has_default(after[name]):
+                model = self._model(old, name)
+                yield from self._added(model, after[name], where, "PROPERTY")
+                if model is not None and name in required and not self._has_default(after[name]):
                     yield Difference(
                         "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", where, f"'{name}' is new and required"
                     )
+
+    def _model(self, source: Mapping[str, Any], name: str) -> Source | None:
+        """Return the schema of a property that is not named; None: the content model is open."""
+        patterns = source.get("patternProperties", {})
+        for pattern, schema in patterns.items():
+            self._steps.take(PATTERN_STEPS)
+            if _matches(pattern, name):
+                found: Source = schema
+                return found
+        further: Source = source.get("additionalProperties", True)
+        if further is True:
+            return None if not patterns else True
+        return further
 
     def _removed(self, old: Source, model: Source | None, where: str, what: str) -> Iterator[Difference]:
         """Yield the differences of a part that the reader has no schema for; `model` stands in for it."""
@@ -450,7 +508,7 @@ class _Comparison:
     def _added(self, model: Source | None, new: Source, where: str, what: str) -> Iterator[Difference]:
         """Yield the differences of a part that the writer has no schema for; `model` stands in for it."""
         if model is None:
-            if not isinstance(_shape(self._reader.follow(new)), Anything):
+            if not isinstance(self._shape(self._reader.follow(new)), Anything):
                 yield Difference(
                     f"{what}_ADDED_TO_OPEN_CONTENT_MODEL", where, "It is new, and earlier data may have anything there"
                 )
@@ -487,7 +545,7 @@ class _Comparison:
         elif old is False or new is True:
             return
         elif old is True:
-            if not isinstance(_shape(self._reader.follow(new)), Anything):
+            if not isinstance(self._shape(self._reader.follow(new)), Anything):
                 yield Difference(f"{what}_NARROWED", path, "Others must meet a schema now")
         else:
             yield from self.compare(old, new, path)
@@ -534,19 +592,6 @@ def _dependencies_of(source: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(source.get(keyword), Mapping):
             found.update(source[keyword])
     return found
-
-
-def _model(source: Mapping[str, Any], name: str) -> Source | None:
-    """Return the schema of a property that is not named; None: the content model is open."""
-    patterns = source.get("patternProperties", {})
-    for pattern, schema in patterns.items():
-        if _matches(pattern, name):
-            found: Source = schema
-            return found
-    further: Source = source.get("additionalProperties", True)
-    if further is True:
-        return None if not patterns else True
-    return further
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -4,7 +4,7 @@ Comments are not in descriptors, nor are custom options whose definitions are un
 order: options, reserved, fields by their place in the source, oneofs at their first field, then nested types.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -40,8 +40,9 @@ class _File:
             yield f"package {file.package};"
         if file.dependency:
             yield ""
+        public, weak = frozenset(file.public_dependency), frozenset(file.weak_dependency)
         for index, name in enumerate(file.dependency):
-            kind = "public " if index in file.public_dependency else "weak " if index in file.weak_dependency else ""
+            kind = "public " if index in public else "weak " if index in weak else ""
             yield f"import {kind}{_quoted(name)};"
         options = list(_options(file.options))
         if options:
@@ -65,22 +66,17 @@ class _File:
 
     def _body(self, message: Any) -> Iterator[str]:
         yield from (f"option {each};" for each in _options(message.options))
-        ranges = [_range(each.start, each.end - 1, _MESSAGE_RANGE_MAX) for each in message.reserved_range]
-        if ranges:
-            yield f"reserved {', '.join(ranges)};"
-        if message.reserved_name:
-            yield f"reserved {', '.join(map(_quoted, message.reserved_name))};"
+        yield from _reserved(message, (_range(r.start, r.end - 1, _MESSAGE_RANGE_MAX) for r in message.reserved_range))
         entries = {each.name: each for each in message.nested_type if each.options.map_entry}
         groups = {
             each.type_name.rpartition(".")[2] for each in message.field if each.type == FieldDescriptorProto.TYPE_GROUP
         }
         nested = {each.name: each for each in message.nested_type}
-        written: set[int] = set()
+        members = _oneof_members(message)
         for each in message.field:
             if each.HasField("oneof_index") and not each.proto3_optional:
-                if each.oneof_index not in written:
-                    written.add(each.oneof_index)
-                    yield from self._oneof(message, each.oneof_index)
+                if own := members.pop(each.oneof_index, None):
+                    yield from self._oneof(message.oneof_decl[each.oneof_index], own, nested)
             elif each.type_name.rpartition(".")[2] in entries and each.label == FieldDescriptorProto.LABEL_REPEATED:
                 yield self._map(each, entries[each.type_name.rpartition(".")[2]])
             else:
@@ -94,13 +90,11 @@ class _File:
         for each in message.enum_type:
             yield from self._enum(each)
 
-    def _oneof(self, message: Any, index: int) -> Iterator[str]:
-        yield f"oneof {message.oneof_decl[index].name} {{"
-        yield from _indented(f"option {each};" for each in _options(message.oneof_decl[index].options))
-        nested = {each.name: each for each in message.nested_type}
-        for each in message.field:
-            if each.HasField("oneof_index") and each.oneof_index == index:
-                yield from _indented(self._field(each, nested, label=""))
+    def _oneof(self, oneof: Any, members: Sequence[Any], nested: Mapping[str, Any]) -> Iterator[str]:
+        yield f"oneof {oneof.name} {{"
+        yield from _indented(f"option {each};" for each in _options(oneof.options))
+        for each in members:
+            yield from _indented(self._field(each, nested, label=""))
         yield "}"
 
     def _map(self, field: Any, entry: Any) -> str:
@@ -130,11 +124,8 @@ class _File:
     def _enum(self, enum: Any) -> Iterator[str]:
         yield f"enum {enum.name} {{"
         yield from _indented(f"option {each};" for each in _options(enum.options))
-        ranges = [_range(each.start, each.end, _ENUM_RANGE_MAX) for each in enum.reserved_range]
-        if ranges:
-            yield f"{_INDENT}reserved {', '.join(ranges)};"
-        if enum.reserved_name:
-            yield f"{_INDENT}reserved {', '.join(map(_quoted, enum.reserved_name))};"
+        ranges = (_range(each.start, each.end, _ENUM_RANGE_MAX) for each in enum.reserved_range)
+        yield from _indented(_reserved(enum, ranges))
         for each in enum.value:
             options = ", ".join(_options(each.options))
             yield f"{_INDENT}{each.name} = {each.number}{f' [{options}]' if options else ''};"
@@ -161,6 +152,23 @@ class _File:
             yield from _indented(_indented(f"option {option};" for option in options))
             yield f"{_INDENT}}}"
         yield "}"
+
+
+def _reserved(described: Any, ranges: Iterable[str]) -> Iterator[str]:
+    """Yield the numbers and names that a message or an enum must not use."""
+    if listed := ", ".join(ranges):
+        yield f"reserved {listed};"
+    if described.reserved_name:
+        yield f"reserved {', '.join(map(_quoted, described.reserved_name))};"
+
+
+def _oneof_members(message: Any) -> dict[int, list[Any]]:
+    """Return the fields of each oneof, by its index; `optional` of proto3 is none."""
+    members: dict[int, list[Any]] = {}
+    for each in message.field:
+        if each.HasField("oneof_index") and not each.proto3_optional:
+            members.setdefault(each.oneof_index, []).append(each)
+    return members
 
 
 def _type_of(field: Any) -> str:

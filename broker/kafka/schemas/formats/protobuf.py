@@ -19,6 +19,8 @@ from anabranch.broker.kafka.schemas.model import Difference, InvalidSchema, Reso
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
+    _MapEntries = Mapping[str, DescriptorProto]
+
 Compile = Callable[[str, Mapping[str, str]], bytes]
 """Compiles source with sources that it imports, by name. Returns a FileDescriptorSet, the source's own file last.
 
@@ -95,7 +97,7 @@ def _source_of(text: str) -> str:
         return text
     try:
         return to_source(file)
-    except (KeyError, ValueError, RecursionError):
+    except (LookupError, ValueError, RecursionError):
         raise InvalidSchema("the descriptor in base64 is damaged") from None
 
 
@@ -114,6 +116,11 @@ class _Comparison:
         self._steps = steps
         self._writer_messages = writer.messages()
         self._reader_messages = reader.messages()
+        self._local_names = [
+            {f".{name}" for name, _ in _named(file.message_type, f"{file.package}." if file.package else "")}
+            for file in (writer.file, reader.file)
+        ]
+        """Full names of the messages that are in the files themselves."""
         self._imported: set[tuple[str, str]] = set()
         """Pairs of messages of other files that were compared, or are being."""
 
@@ -139,13 +146,14 @@ class _Comparison:
                 yield from self._message(each, found, where)
 
     def _message(self, old: "DescriptorProto", new: "DescriptorProto", path: str) -> Iterator[Difference]:
-        self._steps.take()
+        self._steps.take(1 + len(old.field) + len(new.field))
+        entries = _map_entries(old), _map_entries(new)
         before, after = ({each.number: each for each in message.field} for message in (old, new))
         yield from self._oneofs(old, new, path)
         for number in sorted(before.keys() | after.keys()):
             one, other, where = before.get(number), after.get(number), f"{path}/{number}"
             if one is not None and other is not None:
-                yield from self._field(one, other, old, new, where)
+                yield from self._field(one, other, entries, where)
             elif one is None and other is not None and other.label == _LABEL_REQUIRED:
                 yield Difference("REQUIRED_FIELD_ADDED", where, f"The required field '{other.name}' is added")
             elif other is None and one is not None and one.label == _LABEL_REQUIRED:
@@ -156,8 +164,10 @@ class _Comparison:
         before, after = _oneof_names(old), _oneof_names(new)
         numbers = {each.number for each in new.field}
         existing = {each.number for each in old.field}
-        for name in sorted(set(after.values())):
-            members = [number for number, oneof in after.items() if oneof == name]
+        of_oneof: dict[str, list[int]] = {}
+        for number, name in after.items():
+            of_oneof.setdefault(name, []).append(number)
+        for name, members in sorted(of_oneof.items()):
             moved = [number for number in members if number in existing and number not in before]
             if len(moved) > 1:
                 yield Difference(
@@ -168,7 +178,7 @@ class _Comparison:
                     "FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}", f"A field has moved to the oneof '{name}'"
                 )
         for number, name in before.items():
-            if number not in numbers and name in after.values():
+            if number not in numbers and name in of_oneof:
                 yield Difference(
                     "ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}", f"A field of oneof '{name}' is removed"
                 )
@@ -177,17 +187,16 @@ class _Comparison:
         self,
         one: "FieldDescriptorProto",
         other: "FieldDescriptorProto",
-        old: "DescriptorProto",
-        new: "DescriptorProto",
+        entries: "tuple[_MapEntries, _MapEntries]",
         path: str,
     ) -> Iterator[Difference]:
-        entries = _map_entry(one, old), _map_entry(other, new)
-        kinds = tuple("map" if entry else _kind(field) for entry, field in zip(entries, (one, other), strict=True))
+        maps = tuple(known.get(_short_name(field)) for known, field in zip(entries, (one, other), strict=True))
+        kinds = tuple("map" if entry else _kind(field) for entry, field in zip(maps, (one, other), strict=True))
         if kinds[0] != kinds[1]:
             yield Difference("FIELD_KIND_CHANGED", path, f"The field '{other.name}' was {kinds[0]}, and is {kinds[1]}")
-        elif entries[0] is not None and entries[1] is not None:
-            for part, counterpart in zip(entries[0].field, entries[1].field, strict=True):
-                yield from self._field(part, counterpart, entries[0], entries[1], path)
+        elif maps[0] is not None and maps[1] is not None:
+            for part, counterpart in zip(maps[0].field, maps[1].field, strict=True):
+                yield from self._field(part, counterpart, ({}, {}), path)
         elif kinds[0] == "message":
             yield from self._named_type(one.type_name, other.type_name, path)
         elif _GROUPS[one.type] != _GROUPS[other.type]:
@@ -219,11 +228,7 @@ class _Comparison:
 
     def _is_local(self, pair: tuple[str, str]) -> bool:
         """Return whether a message is of both files themselves, and so compared with their types."""
-        locals_ = (
-            {f".{name}" for name, _ in _named(file.message_type, f"{file.package}." if file.package else "")}
-            for file in (self._writer.file, self._reader.file)
-        )
-        return all(name in names for name, names in zip(pair, locals_, strict=True))
+        return all(name in names for name, names in zip(pair, self._local_names, strict=True))
 
 
 def _oneof_names(message: "DescriptorProto") -> dict[int, str]:
@@ -235,9 +240,13 @@ def _oneof_names(message: "DescriptorProto") -> dict[int, str]:
     }
 
 
-def _map_entry(field: "FieldDescriptorProto", message: "DescriptorProto") -> "DescriptorProto | None":
-    name = field.type_name.rpartition(".")[2]
-    return next((each for each in message.nested_type if each.options.map_entry and each.name == name), None)
+def _map_entries(message: "DescriptorProto") -> "_MapEntries":
+    """Return the messages that stand for the entries of a message's maps, by their names."""
+    return {each.name: each for each in message.nested_type if each.options.map_entry}
+
+
+def _short_name(field: "FieldDescriptorProto") -> str:
+    return str(field.type_name).rpartition(".")[2]
 
 
 def _kind(field: Any) -> str:
