@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.broker.kafka.schemas.formats import avro
 from anabranch.broker.kafka.schemas.formats.avro import AvroSchema
-from anabranch.broker.kafka.schemas.model import InvalidSchema, Kind, Resolved, Schema, Steps
+from anabranch.broker.kafka.schemas.model import InvalidSchema, Kind, Resolved, Schema, Steps, TooComplex
 
 
 def parsed(source: Any, **references: Any) -> AvroSchema:
@@ -34,6 +34,49 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 
 def enum(*symbols: str, **more: Any) -> dict[str, Any]:
     return {"type": "enum", "name": "Colour", "symbols": list(symbols), **more}
+
+
+def test_a_schema_that_takes_too_many_steps_is_refused() -> None:
+    branches = [record(field("f", ["null", "A", "B"]), name=name) for name in ("A", "B")]
+    default: Any = 1
+    for _ in range(40):
+        default = {"f": default}
+    holder = record(field("a", branches[0]), name="H")  # A refers to B before it is defined
+    with pytest.raises(InvalidSchema):
+        parsed(holder)
+    first = record(field("f", ["null", "A", record(field("f", ["null", "A", "B"]), name="B")]), name="A")
+    with pytest.raises(InvalidSchema, match="too many steps"):
+        parsed(record(field("x", first), field("y", ["A", "B"], default=default), name="H"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        record(field("a", "int", aliases=5)),
+        record(field("a", "int", aliases=[[]])),
+        record(field("a", "double", default=[])),
+        record(field("a", enum("A"), default=[])),
+    ],
+)
+def test_values_of_another_type_are_invalid(source: Any) -> None:
+    with pytest.raises(InvalidSchema):
+        parsed(source)
+
+
+def test_a_record_may_be_named_like_a_kind_of_type() -> None:
+    assert parsed(["null", record(name="union")]).type.kind == "union"
+
+
+def test_a_comparison_counts_fields() -> None:
+    fields = [field(f"f{n}", "int", default=1) for n in range(3000)]
+    with pytest.raises(TooComplex):  # the pair is compared again in each field, since it is found to differ
+        kinds(
+            record(field("w", record(field("z", "int"), name="W")), *(field(f"g{n}", "W") for n in range(300))),
+            record(
+                field("w", [record(field("z", "string"), *fields, name="W")]),
+                *(field(f"g{n}", ["W"]) for n in range(300)),
+            ),
+        )
 
 
 BASE: Final = record(field("f1", "string"))

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pytest
 
@@ -28,6 +29,48 @@ def obj(*required: str, model: Any = None, patterns: Any = None, **properties: A
     if patterns is not None:
         found["patternProperties"] = patterns
     return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"exclusiveMaximum": "1"},
+        {"maximum": 10**400},
+        {"dependencies": {"a": [{}]}},
+        {"dependentRequired": {"a": 1}},
+        {"$id": "x" * 3000},
+        {"$id": "x" * 1000 + "/", "properties": {"a": {"$id": "y" * 1000 + "/", "not": {"$id": "z" * 1000}}}},
+    ],
+)
+def test_values_that_make_no_sense_are_invalid(source: Any) -> None:
+    with pytest.raises(InvalidSchema):
+        parsed(source)
+
+
+def test_a_chain_of_references_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str] = []
+
+    def count(fragment: str) -> str:
+        followed.append(fragment)
+        return unquote(fragment)
+
+    monkeypatch.setattr(json_schema, "unquote", count)
+    length = 200
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(length)}
+    parsed({"$defs": {**chain, f"d{length}": {"type": "integer"}}})
+    assert len(followed) == length
+
+
+def test_a_comparison_counts_patterns_and_values() -> None:
+    names = {f"a{n}": {"type": "string"} for n in range(200)}
+    patterns = {f"b{n}": {} for n in range(200)}
+    with pytest.raises(TooComplex):
+        kinds({"type": "object", "patternProperties": patterns}, {"type": "object", "properties": names})
+    values = {"enum": list(range(2000))}
+    references = {f"p{n}": {"$ref": "#/$defs/e"} for n in range(200)}
+    listed = {"$defs": {"e": values}, "type": "object", "properties": references}
+    with pytest.raises(TooComplex):
+        kinds(listed, listed)
 
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}

@@ -274,6 +274,29 @@ async def test_what_is_referred_to_stays(client: Client) -> None:
     assert await client.ok("DELETE", "/subjects/base") == [1]
 
 
+async def test_what_a_soft_deleted_version_refers_to_is_not_deleted_for_good(client: Client) -> None:
+    await client.ok("POST", "/subjects/base/versions", schema(record("a")))
+    reference = [{"name": "R", "subject": "base", "version": 1}]
+    user = schema({"type": "array", "items": "R"}, references=reference)
+    await client.ok("POST", "/subjects/user/versions", user)
+    await client.ok("DELETE", "/subjects/user")
+    await client.ok("DELETE", "/subjects/base")
+    for target in ("/subjects/base", "/subjects/base/versions/1"):
+        assert await client.code("DELETE", f"{target}?permanent=true") == 42206, "its id would get another meaning"
+    await client.ok("DELETE", "/subjects/user?permanent=true")
+    assert await client.ok("DELETE", "/subjects/base?permanent=true") == [1]
+
+
+async def test_an_import_replaces_no_version(client: Client) -> None:
+    await client.ok("POST", "/subjects/s/versions", ONE)
+    await client.ok("PUT", "/mode/s?force=true", {"mode": "IMPORT"})
+    assert await client.code("POST", "/subjects/s/versions", {**BAD, "id": 7, "version": 1}) == 42205
+    for _ in range(2):
+        assert await client.ok("POST", "/subjects/s/versions", {**BAD, "id": 7, "version": 2}) == {"id": 7}
+    assert json.loads((await client.ok("GET", "/schemas/ids/1"))["schema"]) == record("a")
+    assert await client.ok("GET", "/subjects/s/versions") == [1, 2]
+
+
 async def test_modes(client: Client) -> None:
     await client.ok("POST", "/subjects/s/versions", ONE)
     assert await client.ok("PUT", "/mode/s", {"mode": "READONLY"}) == {"mode": "READONLY"}
@@ -296,6 +319,47 @@ async def test_the_normal_form_is_looked_up_and_stored(client: Client) -> None:
     await client.ok("POST", "/subjects/s/versions?normalize=true", schema(one))
     assert (await client.ok("POST", "/subjects/s?normalize=true", schema(other)))["version"] == 1
     assert await client.code("POST", "/subjects/s?normalize=False", schema(one)) == 40403
+
+
+async def test_a_request_that_is_too_much_is_refused(client: Client) -> None:
+    references = [{"name": f"r{n}", "subject": "s", "version": -1} for n in range(201)]
+    assert await client.code("POST", "/subjects/s", schema("int", references=references)) == 40401
+    await client.ok("POST", "/subjects/s/versions", ONE)
+    assert await client.code("POST", "/subjects/s", schema("int", references=references)) == 42201
+    deep = "[" * 700 + "]" * 700  # too deep for the normal form, or not: that depends on the version of Python
+    body = {"schema": f'{{"type": "int", "deep": {deep}}}'}
+    assert await client.code("POST", "/subjects/s?normalize=true", body) in {40403, 42201}
+
+
+async def test_a_list_of_many_schemas_has_pages(client: Client) -> None:
+    for subject in ("a", "b", "c"):
+        await client.ok("POST", f"/subjects/{subject}/versions", schema({"type": "int", "doc": subject * 400_000}))
+    assert await client.code("GET", "/schemas") == 413
+    assert [each["subject"] for each in await client.ok("GET", "/schemas?offset=1&limit=2")] == ["b", "c"]
+
+
+async def test_damaged_records_of_others_are_left_out(client: Client) -> None:
+    await client.ok("POST", "/subjects/s/versions", ONE)
+    assert client.topic.led is not None
+    key = b'{"keytype":"SCHEMA","subject":"x","version":1,"magic":1}'
+    fields = ('"id":9,"schema":null', '"id":1e999,"schema":"1"', '"id":9999999999,"schema":"1"', '"id":0,"schema":"1"')
+    client.topic.led.write([KeyValue(key, f'{{"subject":"x","version":1,{each}}}'.encode()) for each in fields])
+    client.topic.led.write([KeyValue(b'{"keytype":"NOOP","magic":0}', b'{"maxId":1e999}')])
+    assert await client.ok("GET", "/subjects") == ["s"]
+    assert await client.ok("POST", "/subjects/s/versions", TWO) == {"id": 2}
+
+
+async def test_a_large_log_leaves_turns_to_others() -> None:
+    value = b'{"subject":"s","version":1,"id":1,"schema":"1"}'
+    record_of_log = KeyValue(b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', value)
+    client = Client(OneTopic(ListLog([record_of_log] * 100)))
+    loop = asyncio.get_running_loop()
+    reading = loop.create_task(client.ok("GET", "/subjects"))
+    turns = 0
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 100
 
 
 async def test_another_node_continues_from_the_log(client: Client) -> None:

@@ -28,6 +28,14 @@ def put(subject: str, version: int, schema_id: int, schema: Schema = TEXT, *, de
     return VersionRecord(subject, version, Version(subject, version, schema_id, schema, deleted))
 
 
+def test_an_id_that_is_gone_is_no_ones() -> None:
+    same = Schema(Kind.AVRO, ' "string"')
+    state = state_of(put("s", 1, 7), put("s", 2, 7, same), VersionRecord("s", 1, None))
+    assert (state.id_of(TEXT), state.id_of(same)) == (None, 7)
+    state.apply(VersionRecord("s", 2, None))
+    assert (state.id_of(same), state.has_id(7)) == (None, False)
+
+
 def state_of(*records: RegistryRecord) -> RegistryState:
     state = RegistryState()
     for each in records:

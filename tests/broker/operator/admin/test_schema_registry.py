@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -184,6 +186,31 @@ async def test_a_protobuf_schema_is_compiled_and_serialised(tmp_path: Path) -> N
         assert (await ok(registry, "POST", "/subjects/u", again))["id"] == 2
         status, answer = await send(registry, "POST", "/subjects/u/versions", {**user, "schema": "message"})
         assert (status, answer["error_code"]) == (422, 42201)
+
+
+async def test_a_topic_that_loses_records_takes_no_schemas(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, registry_of(node) as registry:
+        await node.serving.topic_commands.create(SCHEMAS_TOPIC, partitions=1, configs={})
+        status, answer = await send(registry, "POST", "/subjects/s/versions", BODY)
+        assert (status, answer["error_code"]) == (500, 50001)
+        assert answer["message"] == "the topic _schemas must have cleanup.policy=compact"
+        assert await ok(registry, "GET", "/subjects") == [], "it can be read"
+        configs = {"cleanup.policy": "compact"}
+        await node.serving.topic_commands.alter(SCHEMAS_TOPIC, set_configs=configs, unset=())
+        assert await ok(registry, "POST", "/subjects/s/versions", BODY) == {"id": 1}
+
+
+async def test_a_body_that_could_not_be_passed_on_is_refused(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, registry_of(node) as registry:
+        status, answer = await send(registry, "POST", "/subjects/s/versions", {"schema": "x" * 1_000_000})
+        assert (status, answer["error_code"]) == (413, 413)
+
+
+def test_a_node_starts_without_the_registry() -> None:
+    program = "import sys, anabranch.broker.app, anabranch.broker.operator.admin.http; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "anabranch.broker.app.node" in found.stdout
+    assert "anabranch.broker.kafka.schemas" not in found.stdout
 
 
 async def test_many_clients_at_the_same_time(tmp_path: Path) -> None:
