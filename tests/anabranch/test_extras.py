@@ -20,7 +20,7 @@ def test_the_table_has_the_extras_of_the_project() -> None:
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_what_is_installed_is_found(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_installed(extra)
-    monkeypatch.setitem(sys.modules, EXTRAS[extra][0].partition(".")[0], None)
+    monkeypatch.setitem(sys.modules, EXTRAS[extra][0], None)
     assert not is_installed(extra)
 
 
