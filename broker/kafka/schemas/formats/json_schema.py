@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-import re2
-
 from anabranch.broker.kafka.schemas.model import Difference, InvalidSchema, Resolved, Steps, parse_json
+from anabranch.extras import MissingExtra, needed
 
+PATTERN_BYTES_MAX: Final = 1 << 20
+"""Memory of a compiled pattern."""
 PATTERN_STEPS: Final = 10
 """Steps that a pattern counts for, which is compiled each time."""
 TYPES: Final = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
@@ -71,7 +72,7 @@ class JsonSchema:
         self._anchors: dict[str, Source] = {}
         """Schemas by their absolute `$id` or anchor."""
         self._targets: dict[int, Source] = {}
-        """What schemas with a `$ref` lead to in the end, by their identity: a chain is followed once."""
+        """Schemas at the end of each `$ref`, by the identity of those that have it: a chain is followed once."""
         self._referring: list[Mapping[str, Any]] = []
         """Schemas with a `$ref`, of the text itself."""
         for name, document in self._documents.items():
@@ -219,10 +220,10 @@ def _check_values(source: Mapping[str, Any]) -> None:
 def _check_dependencies(keyword: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise InvalidSchema(f"{keyword} must be an object")
-    for needed in value.values():
-        if isinstance(needed, list) and not all(isinstance(each, str) for each in needed):
+    for names in value.values():
+        if isinstance(names, list) and not all(isinstance(each, str) for each in names):
             raise InvalidSchema(f"{keyword} must name properties")
-        if keyword == "dependentRequired" and not isinstance(needed, list):
+        if keyword == "dependentRequired" and not isinstance(names, list):
             raise InvalidSchema(f"{keyword} must have lists")
 
 
@@ -525,18 +526,18 @@ class _Comparison:
 
     def _dependencies(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[Difference]:
         before, after = _dependencies_of(old), _dependencies_of(new)
-        for name, needed in after.items():
+        for name, wanted in after.items():
             where, known = f"{path}/dependencies/{name}", before.get(name)
-            if isinstance(needed, list):
+            if isinstance(wanted, list):
                 if not isinstance(known, list):
                     yield Difference("DEPENDENCY_ARRAY_ADDED", where, f"'{name}' now needs other properties")
-                elif not set(needed) <= set(known):
-                    kind = "EXTENDED" if set(known) <= set(needed) else "CHANGED"
+                elif not set(wanted) <= set(known):
+                    kind = "EXTENDED" if set(known) <= set(wanted) else "CHANGED"
                     yield Difference(f"DEPENDENCY_ARRAY_{kind}", where, f"'{name}' now needs other properties")
             elif known is None or isinstance(known, list):
                 yield Difference("DEPENDENCY_SCHEMA_ADDED", where, f"'{name}' now needs a schema to be met")
             else:
-                yield from self.compare(known, needed, where)
+                yield from self.compare(known, wanted, where)
 
     def _further(self, old: Source, new: Source, path: str, what: str) -> Iterator[Difference]:
         """Yield the differences of what is allowed beside named properties, or beyond listed items."""
@@ -595,13 +596,25 @@ def _dependencies_of(source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern is found in a name; one that RE2 does not know matches nothing."""
+    """Return whether a pattern is found in a name; one that RE2 does not know matches nothing.
+
+    Raises InvalidSchema: RE2 is not installed.
+    """
+    try:
+        with needed("a pattern in a JSON Schema"):
+            import re2
+    except MissingExtra as error:
+        raise InvalidSchema(str(error)) from None
     options = re2.Options()
+    options.max_mem = PATTERN_BYTES_MAX
     options.log_errors = False
+    options.never_capture = True
     try:
         return re2.compile(pattern, options).search(name) is not None
     except (re2.error, UnicodeError):
         return False
+    finally:
+        re2.purge()  # the module would keep the last 128 patterns in a cache
 
 
 def _items_of(source: Mapping[str, Any]) -> tuple[Sequence[Source], Source]:

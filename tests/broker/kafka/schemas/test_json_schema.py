@@ -1,6 +1,7 @@
 """JSON Schema: which changes are compatible, by the content models of Confluent's documentation; what is invalid."""
 
 import json
+import sys
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -61,9 +62,17 @@ def test_a_chain_of_references_is_followed_once(monkeypatch: pytest.MonkeyPatch)
     assert len(followed) == length
 
 
+def test_a_pattern_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    patterns = {"type": "object", "patternProperties": {"^a": {}}}
+    with pytest.raises(InvalidSchema, match=r"pip install 'anabranch\[security\]'"):
+        kinds(patterns, {"type": "object", "properties": {"b": {"type": "string"}}})
+    assert kinds(patterns, patterns) == [], "no name has to be matched"
+
+
 def test_a_comparison_counts_patterns_and_values() -> None:
     names = {f"a{n}": {"type": "string"} for n in range(200)}
-    patterns = {f"b{n}": {} for n in range(200)}
+    patterns: dict[str, Any] = {f"b{n}": {} for n in range(200)}
     with pytest.raises(TooComplex):
         kinds({"type": "object", "patternProperties": patterns}, {"type": "object", "properties": names})
     values = {"enum": list(range(2000))}

@@ -343,8 +343,8 @@ async def test_damaged_records_of_others_are_left_out(client: Client) -> None:
     assert client.topic.led is not None
     key = b'{"keytype":"SCHEMA","subject":"x","version":1,"magic":1}'
     fields = ('"id":9,"schema":null', '"id":1e999,"schema":"1"', '"id":9999999999,"schema":"1"', '"id":0,"schema":"1"')
-    client.topic.led.write([KeyValue(key, f'{{"subject":"x","version":1,{each}}}'.encode()) for each in fields])
-    client.topic.led.write([KeyValue(b'{"keytype":"NOOP","magic":0}', b'{"maxId":1e999}')])
+    await client.topic.led.write([KeyValue(key, f'{{"subject":"x","version":1,{each}}}'.encode()) for each in fields])
+    await client.topic.led.write([KeyValue(b'{"keytype":"NOOP","magic":0}', b'{"maxId":1e999}')])
     assert await client.ok("GET", "/subjects") == ["s"]
     assert await client.ok("POST", "/subjects/s/versions", TWO) == {"id": 2}
 
