@@ -367,4 +367,14 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "INSERT INTO counters (name, next) VALUES ('last_acl', 0), ('last_token', 0), ('last_secret', 0)",
         ),
     ),
+    (
+        10,
+        # Until now topics without a retention.ms of their own kept their records forever. The default deletes now.
+        tuple(
+            f"""UPDATE {table} SET configs = '{{{{"retention.ms": "-1"' ||
+                CASE configs WHEN '{{{{}}}}' THEN '}}}}' ELSE ', ' || substr(configs, 2) END
+                WHERE internal = 0 AND replace(configs, '"retention.ms"', '') = configs"""  # noqa: S608 - of ours
+            for table in ("topics", "detached_topics")
+        ),
+    ),
 )

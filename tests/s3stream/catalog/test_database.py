@@ -21,6 +21,7 @@ from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.nodes import list_nodes
 from anabranch.s3stream.catalog.rows import find_objects, find_streams
 from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
+from anabranch.s3stream.catalog.topics import parse_configs
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
@@ -202,6 +203,34 @@ async def test_a_schema_is_changed_when_leases_of_older_nodes_have_passed(
         await database.read(lambda c: c.execute(text("SELECT max(version) FROM schema_version")).scalar_one())
         == MIGRATIONS[-1][0]
     )
+    await database.close()
+
+
+async def test_topics_of_before_a_default_retention_keep_their_records(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {"bare": "{}", "own": '{"a": "1", "retention.ms": "5"}', "other": '{"a": "1"}', "internal": "{}"}
+    add = text("INSERT INTO topics (name, topic_id, internal, configs) VALUES (:name, :topic_id, :internal, :configs)")
+    rows = [
+        {"name": name, "topic_id": name.encode(), "internal": int(name == "internal"), "configs": configs}
+        for name, configs in before.items()
+    ]
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:9])
+        database = Database(url)
+        await database.open()
+        await database.write(lambda c: c.execute(add, rows).close())
+        await database.close()
+    database = Database(url)
+    await database.open()
+    read = text("SELECT name, configs FROM topics")
+    found = await database.read(lambda c: {row.name: row.configs for row in c.execute(read)})
+    assert {name: parse_configs(configs) for name, configs in found.items()} == {
+        "bare": {"retention.ms": "-1"},
+        "own": {"a": "1", "retention.ms": "5"},
+        "other": {"a": "1", "retention.ms": "-1"},
+        "internal": {},
+    }
     await database.close()
 
 
