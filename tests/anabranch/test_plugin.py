@@ -63,6 +63,37 @@ def test_it(anabranch_broker, anabranch_topic):
     assert anabranch_broker.client_settings()["sasl.username"] == "alice"
     Producer(anabranch_broker.client_settings()).list_topics(timeout=100)
 """
+ASYNCHRONOUS = """
+import asyncio
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+pytestmark = pytest.mark.asyncio
+
+async def use(broker, topic):
+    async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        await producer.send_and_wait(topic, b"tea")
+    settings = {"group_id": topic, "auto_offset_reset": "earliest"}
+    async with AIOKafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, **settings) as consumer:
+        assert (await consumer.getone()).value == b"tea"
+        await consumer.commit()
+        await asyncio.to_thread(broker.wait_for_group, topic, caught_up=True)
+    assert [each.value for each in broker.records(topic)] == [b"tea"]
+
+async def test_in_a_loop_of_its_own(anabranch_broker, anabranch_topic):
+    await use(anabranch_broker, anabranch_topic)
+
+async def test_in_another_loop(anabranch_broker, anabranch_topic):
+    await use(anabranch_broker, anabranch_topic)
+"""
+NEW = """
+import pytest
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_nothing_is_left_of_others(anabranch_new_broker, turn):
+    anabranch_new_broker.create_topic("t")
+    assert anabranch_new_broker.records("t") == []
+"""
 FAILING = """
 def test_that_fails(anabranch_broker):
     anabranch_broker.kill()
@@ -121,6 +152,18 @@ def test_broker_and_topics_are_there_without_set_up(tmp_path: Path) -> None:
 def test_users_and_tls_are_fixtures_to_override(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, SECURED)
     assert found.returncode == 0, found.stdout
+
+
+def test_asynchronous_tests_use_the_same_fixtures(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, ASYNCHRONOUS)
+    assert found.returncode == 0, found.stdout
+    assert "2 passed" in found.stdout
+
+
+def test_a_test_may_have_a_broker_of_its_own(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, NEW)
+    assert found.returncode == 0, found.stdout
+    assert "2 passed" in found.stdout
 
 
 def test_each_worker_of_xdist_has_a_broker(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ The broker starts with the first test that wants it. With pytest-xdist each work
 
 import re
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Final
 
@@ -61,16 +62,37 @@ def anabranch_broker(
     pytestconfig: pytest.Config,
 ) -> Iterator[Broker]:
     """A broker (`anabranch.testing.Broker`) for all tests of the session."""
-    broker = Broker(anabranch_settings, users=anabranch_users, tls=anabranch_tls)
+    with _running("anabranch_broker", anabranch_settings, anabranch_users, tls=anabranch_tls) as broker:
+        pytestconfig.stash[_broker] = broker
+        try:
+            yield broker
+        finally:
+            del pytestconfig.stash[_broker]
+
+
+@pytest.fixture
+def anabranch_new_broker(
+    anabranch_settings: Mapping[str, object],
+    anabranch_users: Mapping[str, str],
+    anabranch_tls: bool,  # noqa: FBT001 - as above
+) -> Iterator[Broker]:
+    """A broker for one test, which has nothing of others: no topics, groups, transactions."""
+    with _running("anabranch_new_broker", anabranch_settings, anabranch_users, tls=anabranch_tls) as broker:
+        yield broker
+
+
+@contextmanager
+def _running(
+    fixture: str, settings: Mapping[str, object], users: Mapping[str, str], *, tls: bool
+) -> Generator[Broker, None, None]:
+    broker = Broker(settings, users=users, tls=tls)
     try:
         broker.start()
     except BrokerError as error:
-        pytest.fail(f"anabranch_broker does not start: {error}", pytrace=False)
-    pytestconfig.stash[_broker] = broker
+        pytest.fail(f"{fixture} does not start: {error}", pytrace=False)
     try:
         yield broker
     finally:
-        del pytestconfig.stash[_broker]
         broker.close()
 
 
