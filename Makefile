@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal release clean
+.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal docs release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -90,6 +90,10 @@ sim: setup ## run the whole system from seeds, under faults (SEEDS=1000), or rep
 fuzz: setup ## fuzz each input of strangers and disks for a minute (FUZZ_ARGS="--target batches --seconds 600")
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
+docs: setup ## build the documentation as a site in build/site, and check its links
+	@$(BIN)/python -m scripts.tools site
+	@$$($(BIN)/python -c "from scripts.tools import environment_folder; print(environment_folder('site'))")/bin/mkdocs build --strict
+
 release: setup ## build sdists, wheels, SBOMs and notes in dist/, and try each extra; nothing is published
 	@$(BIN)/python -m scripts.tools packaging release
 	@$(BIN)/python -m scripts.release
@@ -102,5 +106,5 @@ soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated di
 	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 -o faulthandler_timeout=2000 tests/wal/test_histories.py $(PYTEST_ARGS)
 
 clean: ## remove .venv, the caches of linters and tests, and the demo's data
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

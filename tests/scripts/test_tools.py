@@ -66,7 +66,7 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     known = (
         "java, spark, kafka, kafka-apps, rest-catalog, s3, minio, hydra, otelcol, helm, actionlint, packaging, "
-        "release, monitoring, kcat, postgres, prometheus, faketime, chromium, fio"
+        "site, release, monitoring, kcat, postgres, prometheus, faketime, chromium, fio"
     )
     assert f"unknown tool 'typo'; known: {known}" in capsys.readouterr().err
 

@@ -117,6 +117,11 @@ def actionlint() -> Path:
     return program if program.is_file() else missing("actionlint")
 
 
+def site(program: str) -> Path:
+    """A program of the environment that builds the documentation's site."""
+    return _in_environment("site", program)
+
+
 def packaging(program: str) -> Path:
     """A program of the environment for checks of packages."""
     return _in_environment("packaging", program)

@@ -1,0 +1,45 @@
+"""Build of the documentation as a site, with a check of all links and anchors inside of it."""
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scripts.site_links import on_page_markdown
+from tests.support import tools
+
+ROOT = Path(__file__).resolve().parents[2]
+REPOSITORY = "https://forge.example/us/anabranch"
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("a.md", "b.md#c", "b.md#c"),
+        ("a.md", "#c", "#c"),
+        ("a.md", "https://d.example/e", "https://d.example/e"),
+        ("a.md", "../wal/FORMAT.md#c", f"{REPOSITORY}/blob/main/wal/FORMAT.md#c"),
+        ("adr/0001.md", "../b.md", "../b.md"),
+        ("adr/0001.md", "../../CHANGELOG.md", f"{REPOSITORY}/blob/main/CHANGELOG.md"),
+        ("a.md", "adr", f"{REPOSITORY}/blob/main/docs/adr"),
+        ("a.md", "missing.md", "missing.md"),
+        ("a.md", "../missing.md", "../missing.md"),
+    ],
+)
+def test_links_out_of_the_site_lead_to_the_repository(page: str, link: str, expected: str) -> None:
+    known = {"a.md", "b.md", "adr/0001.md"}
+    files = SimpleNamespace(get_file_from_path=lambda path: path if path in known else None)
+    source = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    made = on_page_markdown(f"[x]({link})", page=source, config={"repo_url": REPOSITORY}, files=files)
+    assert made == f"[x]({expected})"
+
+
+@pytest.mark.slow
+def test_the_site_is_whole_and_asks_nobody_else(tmp_path: Path) -> None:
+    command: list[str | Path] = [tools.site("mkdocs"), "build", "--strict", "--site-dir", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    start = (tmp_path / "index.html").read_text()
+    assert "keeps its data in object storage" in start
+    assert not [each for each in ("fonts.googleapis", "cdn.", "unpkg") if each in start]
