@@ -291,6 +291,22 @@ def test_a_paused_broker_answers_nothing_until_it_goes_on(broker: Broker) -> Non
     assert "paused" in admin.list_topics(timeout=WAIT_S).topics
 
 
+def test_a_broker_that_does_not_answer_in_time_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = os.kill
+
+    def kill_and_resume(pid: int, number: int) -> None:
+        kill(pid, number)
+        kill(pid, signal.SIGCONT)
+
+    with Broker() as broker:
+        kill(broker.pid, signal.SIGSTOP)
+        monkeypatch.setattr("anabranch.testing.process.ORDER_TIMEOUT_S", 0)
+        monkeypatch.setattr(os, "kill", kill_and_resume)
+        with pytest.raises(BrokerError, match="did not answer within 0 s") as raised:
+            broker.create_topic("late")
+        assert "in _take_orders" in str(raised.value)
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_users_authenticate_themselves_also_after_a_crash(tls: bool) -> None:
     with Broker(users={"alice": "tea", "bob": "cup"}, tls=tls) as broker:

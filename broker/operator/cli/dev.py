@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from anabranch.broker.kafka.topics.names import check_topic_name
-from anabranch.broker.node.logging import logs
+from anabranch.broker.node.logging import logs, stacks
 from anabranch.broker.node.logging.levels import LogLevels
 from anabranch.broker.node.logging.writer import LineWriter
 from anabranch.broker.node.settings.errors import SettingsError
@@ -149,7 +149,7 @@ def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, 
     use = _take_orders if is_controlled else partial(_welcome, place=place)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(settings, levels, topics, use))
+            return runner.run(_serve(settings, levels, writer, topics, use))
     except _CannotStart as error:
         writer.line(f"Error: {error}")
         return FAILED
@@ -157,7 +157,8 @@ def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, 
         writer.flush(LOG_FLUSH_TIMEOUT_S)
 
 
-async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int], use: Use) -> int:
+async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter, topics: Mapping[str, int], use: Use) -> int:
+    stacks.install(asyncio.get_running_loop(), writer.fd, writer.line)
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
     from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
     from anabranch.broker.cluster.membership.environment import Environment

@@ -6,12 +6,17 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
+
 START_TIMEOUT_S: Final = 60.0
 ORDER_TIMEOUT_S: Final = 30.0
+STACKS_TIMEOUT_S: Final = 5.0
+STACKS_POLL_S: Final = 0.05
 BAD_SETTING: Final = 2
 """Exit code of a broker that cannot start with its settings."""
 PART_BYTES: Final = 64 * 1024
@@ -134,6 +139,8 @@ class BrokerProcess:
         line = b""
         while not line.endswith(b"\n"):
             if not poll.poll(timeout_s * 1000):
+                if self.port:  # it has served, so it can tell what it does
+                    self._write_stacks()
                 raise BrokerError(f"the broker did not answer within {timeout_s:g} s{self.with_log()}")
             part = os.read(pipe, PART_BYTES)
             if not part:
@@ -143,6 +150,14 @@ class BrokerProcess:
             line += part
         found: Mapping[str, Any] = json.loads(line)
         return found
+
+    def _write_stacks(self) -> None:
+        """Let it write the stacks of all threads and tasks into its log, or of the main thread if its loop is stuck."""
+        before = self.log.count(END_OF_STACKS)
+        os.kill(self.pid, signal.SIGUSR1)
+        until_s = time.perf_counter() + STACKS_TIMEOUT_S
+        while self.log.count(END_OF_STACKS) == before and self.is_running and time.perf_counter() < until_s:
+            time.sleep(STACKS_POLL_S)
 
     def with_log(self) -> str:
         """Return the log as the end of a message."""
