@@ -122,6 +122,8 @@ class DeltaWal:
         self._salt = 0
         self._shutdown = Shutdown.RUNNING
         self._turn_scheduled = False
+        self._take_turn: Callable[[], bool] | None = None
+        """Seals and hands over the open block natively; returns False, having changed nothing, if it is unusual."""
         self._opened = False
         self._closed = False
 
@@ -255,8 +257,15 @@ class DeltaWal:
             header = replace(header, gaps=(*header.gaps, LogGap(end.end_offset, end.next_offset)))
         self._header = HeaderWriter(self.device, header, self._make_header, self._on_header, self.failed)
         self._writer.start(self._header, end.next_offset)
+        self._use_native_lane()
         if live_records:
             self._advance_head()
+
+    def _use_native_lane(self) -> None:
+        """Let blocks take the native lane to the device and back, if nothing is to be done for each of them."""
+        module = native_part().module
+        if module is not None and not self._strict and self._budget.unlimited:
+            self._take_turn = module.BlockLane(self, self._writer, self.device).turn
 
     async def _make_end_durable(self, end: ScanEnd, *, live_records: int) -> None:
         """Make durable that the log continues at the next offset, then allow appends."""
@@ -306,8 +315,9 @@ class DeltaWal:
                 f"{self.device.name}: record of {size_bytes} bytes, the largest is {self._record_bytes_max}"
             )
         if self.open_block is not None:
-            self.seal_open_block()
-            self._writer.pump()
+            if self._take_turn is None or not self._take_turn():
+                self.seal_open_block()
+                self._writer.pump()
             if self._error is not None:
                 raise self._error
         needed = page_up(size_bytes + PADDING_BYTES_MIN)
@@ -359,7 +369,8 @@ class DeltaWal:
     def _turn(self) -> None:
         """Write the open block, after the callbacks of the turn in which it was opened."""
         self._turn_scheduled = False
-        self._writer.pump()
+        if self._take_turn is None or not self._take_turn():
+            self._writer.pump()
 
     def seal_open_block(self) -> None:
         """End the open block, and queue it for the device."""
@@ -382,6 +393,12 @@ class DeltaWal:
         self._live.append(BlockSpan(block.offset, block.last_offset, block.end))
         self._pool.give(block.buffer)
         self.stats.observe(self._clock() - block.opened_at, block.records)
+
+    def broken(self, block: WalBlock, error: Exception) -> None:
+        """Stop permanently after a bug in the midst of handing over `block`, which nobody may have any more."""
+        self.failed(WalFailed(f"{self.device.name}: a block was handed over in part: {error}"))
+        if not block.durable.done:
+            block.durable.complete(self._error)
 
     def failed(self, error: WalError) -> None:
         """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""

@@ -33,7 +33,7 @@ _LOG = structlog.get_logger(__name__)
 _REST: Final = 4
 """Pause after a write, as a multiple of its duration, or of the budget time that it used if that is longer. Zeros get
 about a fifth of the disk's time, records the rest."""
-NO_LIMIT: Final = 1 << 64
+NO_LIMIT: Final = 1 << 63
 """Value of `limit_offset` when nothing is left to write: more than any offset."""
 
 

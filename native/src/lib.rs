@@ -2,6 +2,7 @@
 
 mod acks;
 mod batch;
+mod block_lane;
 mod frame;
 mod guard;
 mod lane;
@@ -10,12 +11,14 @@ mod ring;
 mod wal_block;
 
 /// Names and meanings of what Python uses. `src/anabranch/native.py` has the number that it expects.
-const API: u32 = 2;
+const API: u32 = 3;
 
 #[pyo3::pymodule(gil_used = true)]
 mod anabranch_native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::block_lane::BlockLane;
     #[pymodule_export]
     use super::lane::ProduceLane;
     #[pymodule_export]

@@ -21,22 +21,22 @@ static DURABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 #[pyclass(module = "anabranch_native", weakref)]
 pub struct WalBlock {
     #[pyo3(get)]
-    offset: u64,
+    pub offset: u64,
     #[pyo3(get)]
-    buffer: Py<PyAny>,
+    pub buffer: Py<PyAny>,
     memory: Memory,
     #[pyo3(get)]
     room_bytes: usize,
     #[pyo3(get)]
     salt: u32,
     #[pyo3(get)]
-    opened_at: f64,
+    pub opened_at: f64,
     #[pyo3(get)]
-    length: usize,
+    pub length: usize,
     #[pyo3(get)]
-    records: u64,
+    pub records: u64,
     #[pyo3(get)]
-    last_offset: u64,
+    pub last_offset: u64,
     #[pyo3(get)]
     pub durable: Py<PyAny>,
 }
@@ -93,8 +93,8 @@ impl WalBlock {
     }
 
     /// End the block with its padding record, which carries the offset that was durable at this time.
-    fn seal(&mut self, py: Python<'_>, durable_offset: u64) -> PyResult<()> {
-        let end = (self.length + PADDING_BYTES_MIN).next_multiple_of(PAGE_BYTES);
+    pub fn seal(&mut self, py: Python<'_>, durable_offset: u64) -> PyResult<()> {
+        let end = sealed_bytes(self.length);
         if end > self.memory.len() {
             return Err(PyValueError::new_err(format!("no room for padding up to {end}")));
         }
@@ -111,6 +111,11 @@ impl WalBlock {
         visit.call(&self.buffer)?;
         visit.call(&self.durable)
     }
+}
+
+/// Returns the length of a block with its padding record.
+pub fn sealed_bytes(length: usize) -> usize {
+    (length + PADDING_BYTES_MIN).next_multiple_of(PAGE_BYTES)
 }
 
 impl WalBlock {

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 VARIABLE: Final = "ANABRANCH_NATIVE"
 MODULE: Final = "anabranch_native"
-API: Final = 2
+API: Final = 3
 """Names and meanings of what the part offers. `native/src/lib.rs` has the number of the part."""
 Twin = TypeVar("Twin", bound=type)
 

@@ -16,7 +16,7 @@ def test_each_planted_bug_fits_the_code(bug: Planted) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@LONG  # it builds the part twenty times
+@LONG  # it builds the part forty times
 def test_each_planted_bug_is_found() -> None:
     require_native()
     assert main([]) == 0
