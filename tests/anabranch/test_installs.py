@@ -44,7 +44,7 @@ def check_without_extras(program: Path, folder: Path) -> None:
     assert run([program, "--version"], folder).stdout.startswith("anabranch, version ")
     assert "--data-dir" in run([program, "serve", "--help"], folder).stdout
     said = run([program, "cluster", "status", "--catalog-url", NO_SERVER], folder, code=1).stderr
-    assert said == f"Error: anabranch cluster {lacking('rich', 'cli')}"
+    assert said == f"Error: this command {lacking('rich', 'cli')}"
     said = run([program, "spark", "ingest", "some.toml"], folder, code=1).stderr
     assert said == f"Error: a Spark job {lacking('pyspark', 'spark')}"
 
