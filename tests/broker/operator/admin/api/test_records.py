@@ -417,3 +417,24 @@ async def test_a_record_that_cannot_be_shown_whole_is_named(
         ("7/records/0", 404, "partition 7 of topic t does not exist"),
     ):
         assert await api.failure("GET", f"/topics/t/partitions/{place}") == (status, reason)
+
+
+async def test_a_search_ends_when_its_client_goes(
+    api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, ended = asyncio.Event(), asyncio.Event()
+
+    async def read(*_: object) -> None:
+        reads.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    await client.produce("t", [batch_of(b"1")])
+    monkeypatch.setattr(record_scan.RecordReader, "fetch", read)
+    search = asyncio.create_task(api.get("/topics/t/records", contains="x"))
+    async with asyncio.timeout(60):
+        await reads.wait()
+        search.cancel()
+        await ended.wait()
