@@ -238,7 +238,7 @@ class GroupEndpoints:
                     coordinator=each.coordinator,
                     members=None if state is None else len(state.members),
                     topics=sorted(topics),
-                    lag=None if offsets is None else _total_lag(offsets, ends.offsets),
+                    lag=None if offsets is None else total_lag(offsets, ends.offsets),
                 )
             )
         unreachable |= more_unreachable | ends.unreachable
@@ -268,7 +268,7 @@ class GroupEndpoints:
                     metadata=None if known is None else known.metadata,
                 )
             )
-        lag = _total_lag(offsets, {key: each.high_watermark for key, each in ends.items()})
+        lag = total_lag(offsets, {key: each.high_watermark for key, each in ends.items()})
         return GroupDescription(
             group_id=group_id,
             type=state.type,
@@ -283,7 +283,8 @@ class GroupEndpoints:
         )
 
 
-def _total_lag(committed: Mapping[Partition, Committed], ends: Mapping[Partition, int]) -> int | None:
+def total_lag(committed: Mapping[Partition, Committed], ends: Mapping[Partition, int]) -> int | None:
+    """Return the records between committed offsets and the ends of their partitions; None if an end is not known."""
     if not committed.keys() <= ends.keys():
         return None
     return sum(max(ends[key] - each.offset, 0) for key, each in committed.items())

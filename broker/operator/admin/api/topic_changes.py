@@ -200,7 +200,7 @@ class TopicChangeEndpoints:
             records=sum(counts) if len(counts) == count else None,
             bytes=sum(sizes) if len(sizes) == count else None,
             partitions=count,
-            groups=described.groups,
+            groups=[each.group_id for each in described.groups],
         )
         if not call.query.validate_only:
             # By its id, so that a topic of that name that was created meanwhile is left alone.

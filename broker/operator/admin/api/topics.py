@@ -12,7 +12,7 @@ from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
-from anabranch.broker.operator.admin.api.groups import GROUPS_MAX, Groups
+from anabranch.broker.operator.admin.api.groups import GROUPS_MAX, Groups, total_lag
 from anabranch.broker.operator.admin.api.offsets import Ends, Offsets
 from anabranch.broker.operator.admin.api.sizes import Sizes
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -80,6 +80,14 @@ class ConfigRow(Model):
     documentation: str | None
 
 
+class TopicGroup(Model):
+    """A group that has committed offsets of a topic."""
+
+    group_id: str
+    lag: int | None
+    """Records of the topic between its offsets and the ends."""
+
+
 class TopicDescription(Model):
     """A topic."""
 
@@ -88,8 +96,7 @@ class TopicDescription(Model):
     internal: bool
     partitions: list[PartitionRow]
     configs: list[ConfigRow]
-    groups: list[str]
-    """Groups that have committed offsets of it."""
+    groups: list[TopicGroup]
     more: bool
     """True if there are more partitions than are shown."""
     unreachable: list[int]
@@ -151,7 +158,7 @@ class Topics:
         keys = partitions_of(topic)[:PARTITIONS_MAX]
         offsets, unreachable = await self._offsets.ends(keys, user)
         sizes = await self._sizes.of(keys, user)
-        groups, more_unreachable = await self._groups_of(topic.name, user)
+        groups, more_unreachable = await self._groups_of(topic.name, offsets, user)
         return TopicDescription(
             name=topic.name,
             id=uuid_text(topic.topic_id),
@@ -210,12 +217,18 @@ class Topics:
             for each in result.configs
         ]
 
-    async def _groups_of(self, name: str, user: User) -> tuple[list[str], frozenset[int]]:
+    async def _groups_of(
+        self, name: str, ends: Mapping[Partition, Ends], user: User
+    ) -> tuple[list[TopicGroup], frozenset[int]]:
         """Return the groups that have committed offsets of a topic, of a limited number of groups."""
         found, unreachable = await self._groups.find_all(user)
         committed, more_unreachable = await self._groups.committed(found[:GROUPS_MAX], user)
-        names = sorted(group_id for group_id, keys in committed.items() if any(topic == name for topic, _ in keys))
-        return names, unreachable | more_unreachable
+        high = {key: each.high_watermark for key, each in ends.items()}
+        groups = []
+        for group_id, offsets in sorted(committed.items()):
+            if own := {key: each for key, each in offsets.items() if key[0] == name}:
+                groups.append(TopicGroup(group_id=group_id, lag=total_lag(own, high)))
+        return groups, unreachable | more_unreachable
 
 
 class TopicEndpoints:

@@ -97,7 +97,7 @@ async def test_one_node_shows_what_others_lead_and_coordinate(nodes: list[Node],
     topic = await api.get("/topics/t")
     ends = {each["index"]: each["high_watermark"] for each in topic["partitions"]}
     assert ends == {led(first): 2, led(second): 3}
-    assert topic["groups"] == [group]
+    assert topic["groups"] == [{"group_id": group, "lag": 3}]
     (listed,) = (await api.get("/groups"))["groups"]
     assert (listed["group_id"], listed["coordinator"], listed["lag"]) == (group, second.serving.node_id, 3)
     assert (await api.get(f"/groups/{group}"))["lag"] == 3

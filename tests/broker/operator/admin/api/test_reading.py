@@ -103,7 +103,7 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     ends = [(each["index"], each["start_offset"], each["high_watermark"]) for each in topic["partitions"]]
     assert ends == [(0, 0, 2), (1, 0, 1)]
     assert all(each["error"] is None and each["leader"] == node.serving.node_id for each in topic["partitions"])
-    assert topic["groups"] == ["g"]
+    assert topic["groups"] == [{"group_id": "g", "lag": 1}]
     configs = {each["name"]: each for each in topic["configs"]}
     assert configs["cleanup.policy"]["value"] == configs["cleanup.policy"]["default"] == "delete"
     assert not configs["cleanup.policy"]["is_own"]

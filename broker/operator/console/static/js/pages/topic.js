@@ -147,7 +147,10 @@ function Groups({ topic, groups }) {
       <//>
     `;
   }
-  return html`<ul class="links">${groups.map((group) => html`<li><a href=${href(["groups", group])}>${group}</a></li>`)}</ul>`;
+  return html`<ul class="links">${groups.map(
+    ({ group_id, lag }) =>
+      html`<li><a href=${href(["groups", group_id])}>${group_id}<small>${lag === null ? "lag unknown" : `lag ${number(lag)}`}</small></a></li>`,
+  )}</ul>`;
 }
 
 /** Configs that most people look for. The others are shown on request, and where the topic sets them. */
