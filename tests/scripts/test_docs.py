@@ -62,6 +62,11 @@ def definitions(file: Path) -> set[str]:
     return found
 
 
+def test_each_page_is_in_the_navigation_of_the_site() -> None:
+    named = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
 @pytest.mark.slow
 def test_the_broker_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
     files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
