@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch.broker.api.handlers.authentication import make_gates
+from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.app.kafka import make_topics
 from anabranch.broker.app.node import answer_requests, make_node
 from anabranch.broker.app.ports import NodeTls, listen_to_clients, listen_to_nodes, open_tls
@@ -39,13 +40,16 @@ from anabranch.broker.node.settings.memory import memory_for, with_sizes
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.tracing.start import open_tracer
 from anabranch.broker.operator.admin.access import AdminAccess, open_access
-from anabranch.extras import MissingExtra, install_command, needed
+from anabranch.broker.operator.admin.on_demand import AdminOnDemand
+from anabranch.extras import MissingExtra, install_command, is_installed, needed
 from anabranch.native import NativeError
 from anabranch.s3stream.errors import StorageError
 from anabranch.wal.interface import WalError
 
 if TYPE_CHECKING:
     from anabranch.broker.operator.admin.http import AdminServer
+
+    Admin = AdminServer | AdminOnDemand
 
 
 class StartError(Exception):
@@ -86,7 +90,7 @@ class _Entrances:
 
 async def _start(
     settings: Settings, stack: AsyncExitStack, log_levels: LogLevels, environment: Environment
-) -> "tuple[Node, AdminServer | None]":
+) -> "tuple[Node, Admin | None]":
     """Start all components, and push onto `stack` what stops them again."""
     began = time.perf_counter()
     basis, entrances = _prepare(settings, stack, environment)
@@ -115,7 +119,8 @@ def _prepare(settings: Settings, stack: AsyncExitStack, environment: Environment
         token_key = read_key(settings.delegation_token)
         access = None
         if ports.admin is not None:
-            _admin_server()  # a missing extra is reported before anything is created
+            if not (settings.admin.on_demand and is_installed("console")):
+                _admin_server()  # a missing extra is reported before anything is created
             access = open_access(settings, ports.admin, now_ms)
         elif settings.admin.enabled is None:
             structlog.get_logger("node").info(
@@ -145,7 +150,7 @@ def _unregistered(lock: DirectoryLock) -> Iterator[None]:
         raise
 
 
-async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -> "tuple[Node, AdminServer | None]":
+async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -> "tuple[Node, Admin | None]":
     """Register and recover the node, build its components, and start its background work."""
     settings, environment, stack = basis.settings, basis.environment, basis.stack
     opened = await open_storage(
@@ -176,14 +181,21 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     serving, clients = node.serving, node.ports.clients
     clients.gates.update(make_gates(serving, clients, mechanisms.begin, node.tasks.spawn))
     stack.push_async_callback(node.drop_clients)
-    admin = None
+    admin: Admin | None = None
     if entrances.access is not None:
-        admin = _admin_server()(node, local)
+        admin = _make_admin(node, local)
         stack.push_async_callback(admin.close)
     serving.groups.start(existing_topics)
     serving.transactions.start()
     await node.start_background_work()
     return node, admin
+
+
+def _make_admin(node: Node, local: LocalRequests) -> "Admin":
+    """Return the server of the admin port, or what loads it when it is wanted."""
+    if node.serving.settings.admin.on_demand:
+        return AdminOnDemand(node, lambda: _admin_server()(node, local))
+    return _admin_server()(node, local)
 
 
 def _admin_server() -> "type[AdminServer]":

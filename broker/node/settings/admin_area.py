@@ -21,6 +21,10 @@ class AdminSettings(Area):
     enabled: bool | None = setting(
         default=None, description="Listen on the port. Unset: if the extra `console` is installed."
     )
+    on_demand: bool = setting(
+        default=False,
+        description="Load the server of the port at its first connection, which holds the node up for a moment.",
+    )
     host: str = setting(default=ADMIN_HOST, min_length=1, description="Address to listen on.")
     port: Port = setting(default=ADMIN_PORT, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: str = setting(

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from anabranch.addresses import host_port
-from anabranch.broker.node.settings.listeners import ALL_ADDRESSES
 from anabranch.broker.operator.admin.paths import CONSOLE_PREFIX
 
 INDEX: Final = "index.html"
@@ -72,16 +70,6 @@ class Console:
     async def redirect(self, _: web.Request) -> web.StreamResponse:
         """Send a browser to the page."""
         return web.Response(status=HTTPStatus.FOUND, headers={"Location": CONSOLE_PREFIX})
-
-
-def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
-    """Return the console's address for a browser.
-
-    `machine` is the host announced to Kafka clients. It replaces the address for all interfaces, which no browser can
-    open.
-    """
-    reachable = host_port(machine if host in ALL_ADDRESSES else host, port)
-    return f"{'https' if has_tls else 'http'}://{reachable}{CONSOLE_PREFIX}"
 
 
 def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, _File]]:

@@ -28,11 +28,11 @@ from anabranch.broker.operator.admin.access import AdminAccess, Refusal
 from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
 from anabranch.broker.operator.admin.api.endpoints import CHANGES_NOTHING, failed
 from anabranch.broker.operator.admin.connections import SERVER, Acceptor, AdminConnection
-from anabranch.broker.operator.admin.console import Console, console_url
+from anabranch.broker.operator.admin.console import Console
 from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
-from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX, REGISTRY_PREFIX
+from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX, REGISTRY_PREFIX, console_url
 from anabranch.s3stream.tasks import end_tasks
 
 BODY_BYTES_MAX: Final = 2 << 20

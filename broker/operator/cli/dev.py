@@ -41,6 +41,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "storage.log_cache_bytes": "64MiB",
     "storage.block_cache_bytes": "32MiB",
     "network.slab_pool_bytes": "32MiB",
+    "admin.on_demand": "true",
     "topic.any_replication_factor": "true",
     "group.initial_rebalance_delay_ms": "0",
     "group.offsets_partitions": "4",

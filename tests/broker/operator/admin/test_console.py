@@ -6,7 +6,8 @@ import pytest
 from aiohttp import ClientSession
 from yarl import URL
 
-from anabranch.broker.operator.admin.console import CONTENT_SECURITY_POLICY, Console, console_url
+from anabranch.broker.operator.admin.console import CONTENT_SECURITY_POLICY, Console
+from anabranch.broker.operator.admin.paths import console_url
 from tests.support.node import running_node
 
 READ = "r" * 20
