@@ -38,6 +38,9 @@ from anabranch.wal.interface import Durable, WalError
 
 DECISIONS_MAX: Final = 10
 """Decisions on one change that may be outdated by what others write meanwhile."""
+CURRENT_S: Final = 3600.0
+"""Time after which a state is read anew from the start of the log, not from where it was left: compaction drops delete
+markers of what others have deleted meanwhile, by default a day after them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -86,10 +89,17 @@ class _Follower:
         self.offset = 0
         """Offset up to which records are applied."""
         self._reading = asyncio.Lock()
+        self._current_s = asyncio.get_running_loop().time()
+
+    @property
+    def is_old(self) -> bool:
+        """True if delete markers that follow may be gone from the log."""
+        return asyncio.get_running_loop().time() - self._current_s > CURRENT_S
 
     async def catch_up(self) -> None:
         """Apply what is in the log. Raises StorageError, WalError, MalformedMessage."""
         async with self._reading:
+            began_s = asyncio.get_running_loop().time()
             async for end_offset, records in self.log.read(self.offset):
                 for record in records:
                     meaning = decode(record)
@@ -97,6 +107,7 @@ class _Follower:
                         self.state.apply(meaning)
                 self.offset = end_offset
                 await asyncio.sleep(0)  # a large log is read in many turns of the loop
+            self._current_s = began_s
 
 
 class SchemaRegistry:
@@ -164,7 +175,7 @@ class SchemaRegistry:
         if log is None:
             self._follower = None
             return None
-        if self._follower is None or self._follower.log is not log:
+        if self._follower is None or self._follower.log is not log or self._follower.is_old:
             self._follower = _Follower(log)
         follower = self._follower
         await follower.catch_up()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from anabranch.broker.kafka.coordination.log import KeyValue
+from anabranch.broker.kafka.schemas import registry
 from anabranch.broker.kafka.schemas.compatibility import Parsed
 from anabranch.broker.kafka.schemas.model import Level, RegistryError, Resolved
 from anabranch.broker.kafka.schemas.parser import SchemaParser
@@ -347,6 +348,16 @@ async def test_damaged_records_of_others_are_left_out(client: Client) -> None:
     await client.topic.led.write([KeyValue(b'{"keytype":"NOOP","magic":0}', b'{"maxId":1e999}')])
     assert await client.ok("GET", "/subjects") == ["s"]
     assert await client.ok("POST", "/subjects/s/versions", TWO) == {"id": 2}
+
+
+async def test_a_state_that_nobody_has_asked_for_is_read_anew(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await client.ok("POST", "/subjects/s/versions", ONE)
+    log = client.topic.led
+    assert log is not None
+    log.records[0] = KeyValue(b'{"keytype":"NOOP","magic":0}', None)  # deleted by others, and compacted
+    assert await client.ok("GET", "/subjects") == ["s"]
+    monkeypatch.setattr(registry, "CURRENT_S", -1.0)
+    assert await client.ok("GET", "/subjects") == []
 
 
 async def test_a_large_log_leaves_turns_to_others() -> None:
