@@ -1,5 +1,6 @@
-"""Build of the documentation as a site, with a check of all links and anchors inside of it."""
+"""Build of the documentation as a site, with a check of all links and anchors inside of it, and its calculator."""
 
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts.site_links import on_page_markdown
+from tests.console.browser import running_browser
 from tests.support import tools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +45,18 @@ def test_the_site_is_whole_and_asks_nobody_else(tmp_path: Path) -> None:
     start = (tmp_path / "index.html").read_text()
     assert "keeps its data in object storage" in start
     assert not [each for each in ("fonts.googleapis", "cdn.", "unpkg") if each in start]
+    check_calculator(tmp_path / "costs" / "index.html")
+
+
+def check_calculator(page_of_costs: Path) -> None:
+    """It begins with the example of the page, and follows its fields."""
+    with running_browser(tools.chromium()) as browser:
+        page = browser.new_page()
+        page.goto(page_of_costs.as_uri())
+        example = page.locator("strong", has_text=re.compile("^[0-9,]+$")).all_inner_texts()
+        sums = page.locator("#costs-of-yours td:last-child")
+        assert sums.all_inner_texts() == example == ["3,474", "192", "2,379"]
+        page.locator("#costs-of-yours input[name=interval]").fill("250")
+        assert sums.all_inner_texts() == ["3,474", "192", "1,748"]
+        page.locator("#costs-of-yours input[name=interval]").fill("0")
+        assert sums.all_inner_texts()[2] == "-"
