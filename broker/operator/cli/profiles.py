@@ -52,6 +52,15 @@ class Profile:
     admin_ca_file: str = ""
     admin_certificate_file: str = ""
 
+    @property
+    def missing(self) -> str:
+        """Name of the address that a login or a token of it is for, if it lacks that; otherwise empty."""
+        if not self.admin and any((self.admin_token_file, self.admin_ca_file, self.admin_certificate_file)):
+            return "admin"
+        if not self.bootstrap_server and any((self.command_config, self.command_property)):
+            return "bootstrap_server"
+        return ""
+
     def values(self) -> Mapping[str, Any]:
         """Return what is set, by the names of the options."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
@@ -119,7 +128,10 @@ def _profile(where: str, table: object) -> Profile:
             kind, texts = "a table of texts", list(value.values()) if isinstance(value, dict) else [None]
         if not all(isinstance(each, str) for each in texts):
             raise BadProfiles(f"{where}: {name} must be {kind}")
-    return Profile(**table)
+    found = Profile(**table)
+    if found.missing:
+        raise BadProfiles(f"{where}: it lacks {found.missing}, for which its other values are")
+    return found
 
 
 def write_profiles(profiles: Profiles) -> None:
@@ -156,3 +168,6 @@ def check_profile(name: str, profile: Profile) -> None:
             raise click.BadParameter(
                 "it has characters that cannot be printed", param_hint=f"--{option.replace('_', '-')}"
             )
+    if profile.missing:
+        option = profile.missing.replace("_", "-")
+        raise click.UsageError(f"name the address that the profile's login or token is for: --{option}")

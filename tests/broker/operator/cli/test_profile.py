@@ -75,7 +75,9 @@ def test_profiles_are_created_used_shown_and_deleted(tmp_path: Path) -> None:
         (("create", "a", "--admin", "kafka"), 2, "expected HOST:PORT or https://HOST:PORT"),
         (("create", "a", "--command-property", "sasl.password=x"), 2, "is a secret"),
         (("create", "a", "--command-property", "sasl.mechanisms=x"), 2, "unknown; known are"),
-        (("create", "a", "--admin-ca-file", "a\nb"), 2, "it has characters that cannot be printed"),
+        (("create", "a", "--admin", "a:1", "--admin-ca-file", "a\nb"), 2, "it has characters that cannot be printed"),
+        (("create", "a", "--admin-token-file", "x"), 2, "login or token is for: --admin"),
+        (("create", "a", "--command-config", "x"), 2, "login or token is for: --bootstrap-server"),
         (("create", "known"), 1, "profile known exists: delete it first"),
         (("delete", "a"), 2, "profile 'a' does not exist; known are known"),
     ],
@@ -97,6 +99,7 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], code: int, said: 
         ("[profiles.a]\nadmin = 1", "profile 'a': admin must be a text"),
         ("[profiles.a]\ncommand_property = 'x'", "profile 'a': command_property must be a table of texts"),
         ("[profiles.a]\ncommand_property = { x = 1 }", "profile 'a': command_property must be a table of texts"),
+        ("[profiles.a]\nadmin_token_file = 'x'", "profile 'a': it lacks admin, for which its other values are"),
         ("current = 'b'\n[profiles.a]", "profile 'b' does not exist; known are a"),
     ],
 )
