@@ -19,6 +19,7 @@ COMMANDS = {
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
     "user": "List, create and delete users that authenticate themselves with SASL, and change passwords.",
     "acl": "List, add and remove access control lists.",
+    "schema": "List, show, check, register and delete schemas, and set levels of compatibility.",
     "quota": "List, set and remove quotas of users, client ids and addresses.",
     "profile": "Create, choose, list, show and delete profiles: named options that find a cluster.",
     "security": "Set up a secure node for a trial, check certificates, replace the secret of a cluster.",

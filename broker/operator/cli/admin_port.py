@@ -19,7 +19,7 @@ import click
 
 from anabranch.addresses import host_port
 from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT, CONFIG_ENV, ENV_PREFIX
-from anabranch.broker.operator.admin.paths import API_PREFIX
+from anabranch.broker.operator.admin.paths import API_PREFIX, REGISTRY_PREFIX
 from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
 from anabranch.broker.operator.cli.options import config_option, read_settings
 from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profile_option
@@ -86,8 +86,32 @@ class AdminPort:
             raise click.ClickException(reason)
         raise click.ClickException(f"{self} {path}: {response.status} {reason or response.reason}")
 
-    def _send(self, method: str, path: str, timeout_s: float | None) -> "tuple[http.client.HTTPResponse, str]":
-        """Send one request, and return its response with the body."""
+    def ask_registry(self, method: str, path: str, body: Any = None, *, may_miss: bool = False) -> Any:
+        """Send a request to the schema registry, and return its answer; None for what is not there, if it `may_miss`.
+
+        Raises ClickException with what the registry says against it, and when it cannot be reached.
+        """
+        try:
+            self.greet()
+            response, text = self._send(method, REGISTRY_PREFIX + path, None, body)
+        except OSError as error:
+            raise self.unreachable(error) from None
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = {}
+        if response.status == HTTPStatus.OK:
+            return answer
+        if answer.get("error_code", response.status) == HTTPStatus.NOT_FOUND:  # what it has not is 404 and two digits
+            raise click.ClickException(f"{self} has no schema registry: see schema_registry.enabled")
+        if response.status == HTTPStatus.NOT_FOUND and may_miss:
+            return None
+        raise click.ClickException(answer.get("message") or f"{self}: {response.status} {response.reason}")
+
+    def _send(
+        self, method: str, path: str, timeout_s: float | None, body: Any = None
+    ) -> "tuple[http.client.HTTPResponse, str]":
+        """Send one request, with a body as JSON unless it is None, and return its response with the body."""
         import http.client  # late: commands that share these options may not need it
         import ssl
 
@@ -96,7 +120,10 @@ class AdminPort:
         else:
             connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.context)
         try:
-            connection.request(method, path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
+            headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             return response, response.read().decode("utf-8", "replace")
         except ssl.SSLError as error:

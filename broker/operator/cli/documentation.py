@@ -53,6 +53,7 @@ $ anabranch topic alter orders --set retention.ms=7d
 $ anabranch topic list 'shop.*' --size
 $ anabranch acl add --allow-principal alice --consumer --topic orders --group readers
 $ anabranch quota set producer_byte_rate=10MiB --user etl
+$ anabranch schema check orders-value order.avsc && anabranch schema register orders-value order.avsc
 $ anabranch transaction list --open
 $ anabranch doctor --config anabranch.toml
 ```

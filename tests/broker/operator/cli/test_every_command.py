@@ -223,6 +223,14 @@ def _cluster(check: Checker, node: NodeProcess, settings: Path, folder: Path) ->
         check.run(form, "backup", folder / f"backup-{form}", *where)
     check.both("security", "check", "--config", folder / "secure-json" / "node.toml")
     check.both("security", "rotate-secret", *where)
+    (schema := folder / "t.avsc").write_text('"string"')
+    for form in READ:
+        check.run(form, "schema", "register", form, schema, *admin)
+        check.run(form, "schema", "check", form, schema, *admin)
+        check.run(form, "schema", "show", form, *admin)
+        check.run(form, "schema", "level", form, *admin)
+        assert len(check.run(form, "schema", "list", form, *admin)) == 1
+        check.run(form, "schema", "delete", form, *admin)
     check.both("compact", *where, *admin)
     check.both("storage", "stopped", *admin)
     check.both("doctor", *where)
