@@ -202,7 +202,7 @@ def test_configs_of_topics_and_brokers(node: Broker, topic: str) -> None:
     assert said.splitlines()[-1] == "nothing was changed"
     assert ok(node, "config", "describe", "topic", topic) == "no config is set; --all shows the defaults\n"
     said = ok(node, "config", "set", "topic", topic, "retention.ms=60000", "cleanup.policy=compact")
-    assert said.splitlines()[0] == f"topic {topic}: retention.ms = 60000 (was -1)"
+    assert said.splitlines()[0] == f"topic {topic}: retention.ms = 60000 (was 604800000)"
     rows = {each["name"]: each for each in read(node, "config", "describe", "topic", topic)}
     assert {name: (each["value"], each["source"]) for name, each in rows.items()} == {
         "retention.ms": ("60000", "topic"),
