@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 BIN := .venv/bin
 CARGO := $(shell command -v cargo || PATH=$$HOME/.cargo/bin command -v cargo)
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 # Folders with what has a native twin: `test` repeats them without the native part, CI all fast tests.
 TWINNED := tests/wal tests/broker/api tests/broker/node/net tests/broker/kafka/partitions
 SUITES_ARGS ?=
