@@ -39,6 +39,8 @@ class BrokerProcess:
         self.is_paused = False
         self.has_faults = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._owed = 0
+        """Answers to come: more than one after an order that was not answered in time."""
 
     @property
     def is_running(self) -> bool:
@@ -77,6 +79,7 @@ class BrokerProcess:
                 start_new_session=True,  # Ctrl-C in the terminal is for the tests
             )
         self.is_paused = self.has_faults = False
+        self._owed = 0
 
     def wait_ready(self) -> None:
         """Wait until it serves. Raises BrokerError."""
@@ -124,7 +127,11 @@ class BrokerProcess:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise BrokerError(f"the broker has ended{self.with_log()}") from None
-        answer = self._read(ORDER_TIMEOUT_S)
+        self._owed += 1
+        answer: Mapping[str, Any] = {}
+        while self._owed:
+            answer = self._read(ORDER_TIMEOUT_S)
+            self._owed -= 1
         if "error" in answer:
             raise BrokerError(str(answer["error"]))
         return answer
