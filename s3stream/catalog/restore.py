@@ -31,7 +31,7 @@ from anabranch.s3stream.catalog.schema import (
 )
 from anabranch.s3stream.catalog.tokens import insert_tokens
 from anabranch.s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
-from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
+from anabranch.s3stream.catalog.values import KEPT_FOREVER, AclRow, DetachedTopic, TokenRow, WalInfo
 from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.model import ObjectInfo, StreamRange
 
@@ -210,7 +210,7 @@ def _topic_rows(wanted: CatalogContents) -> Iterator[Mapping[str, Any]]:
             "configs": _dump(topic.configs),
         }
     for made in wanted.new_topics:
-        yield {"name": made.name, "topic_id": made.topic_id, "internal": 0, "configs": _dump({})}
+        yield {"name": made.name, "topic_id": made.topic_id, "internal": 0, "configs": _dump(KEPT_FOREVER)}
 
 
 def _partition_rows(wanted: CatalogContents) -> Iterator[Mapping[str, Any]]:

@@ -6,9 +6,14 @@ Times are ms since 1970 and are always passed in; `delete_after_ms` and `deadlin
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from anabranch.s3stream.model import NewObject, NodeIdentity, StreamInfo, StreamOwner
+
+DEFAULT_RETENTION_SINCE: Final = 10
+"""Version of the schema before which topics without a `retention.ms` of their own kept their records forever."""
+KEPT_FOREVER: Final[Mapping[str, str]] = {"retention.ms": "-1"}
+"""Configs of a topic whose records no default may delete."""
 
 
 @dataclass(frozen=True, slots=True)

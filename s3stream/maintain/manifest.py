@@ -14,7 +14,16 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from anabranch.s3stream.catalog.values import (
+    DEFAULT_RETENTION_SINCE,
+    KEPT_FOREVER,
+    AclRow,
+    DetachedTopic,
+    Takeover,
+    TokenRow,
+    WalInfo,
+    WalState,
+)
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.model import NodeIdentity
 
@@ -150,6 +159,11 @@ def decode_manifest(data: bytes, *, where: str) -> Manifest:
 
 def _manifest_of(content: Mapping[str, Any]) -> Manifest:
     places = {wal_id: (kind, Takeover(takeover)) for wal_id, kind, takeover in content.get("wal_places", ())}
+
+    def configs_of(configs: Mapping[str, str], internal: int) -> Mapping[str, str]:
+        is_older = content["schema_version"] < DEFAULT_RETENTION_SINCE and not internal
+        return {**KEPT_FOREVER, **configs} if is_older else configs
+
     state = CatalogState(
         catalog_id=bytes.fromhex(content["catalog_id"]),
         schema_version=content["schema_version"],
@@ -160,11 +174,18 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
             for wal_id, node_id, node_epoch, location, wal_state, seen_ms in content["wals"]
         ],
         topics=[
-            TopicState(name, bytes.fromhex(topic_id), bool(internal), configs, summed(streams))
+            TopicState(name, bytes.fromhex(topic_id), bool(internal), configs_of(configs, internal), summed(streams))
             for name, topic_id, internal, configs, streams in content["topics"]
         ],
         detached=[
-            DetachedTopic(name, bytes.fromhex(topic_id), configs, summed(streams), bool(internal), detached_ms)
+            DetachedTopic(
+                name,
+                bytes.fromhex(topic_id),
+                configs_of(configs, internal),
+                summed(streams),
+                bool(internal),
+                detached_ms,
+            )
             for name, topic_id, internal, configs, streams, detached_ms in content["detached"]
         ],
         configs={(kind, name): entries for kind, name, entries in content["configs"]},

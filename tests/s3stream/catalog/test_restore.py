@@ -10,7 +10,15 @@ from anabranch.s3stream.catalog.manifest_state import BorrowedRange, StreamState
 from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from anabranch.s3stream.catalog.schema import MIGRATIONS
-from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from anabranch.s3stream.catalog.values import (
+    KEPT_FOREVER,
+    AclRow,
+    DetachedTopic,
+    Takeover,
+    TokenRow,
+    WalInfo,
+    WalState,
+)
 from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.model import NodeIdentity, ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
@@ -91,7 +99,7 @@ async def test_all_of_it_is_there(catalog: Catalog) -> None:
     assert state.counters == CONTENTS.counters
     assert state.nodes == CONTENTS.nodes
     assert state.wals == CONTENTS.wals
-    assert state.topics == [*CONTENTS.topics, TopicState("recovered-stream-8", b"r" * 16, False, {}, [8])]
+    assert state.topics == [*CONTENTS.topics, TopicState("recovered-stream-8", b"r" * 16, False, KEPT_FOREVER, [8])]
     assert state.detached == CONTENTS.detached
     assert state.configs == CONTENTS.configs
     assert state.acls == CONTENTS.acls

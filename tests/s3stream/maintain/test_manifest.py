@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from anabranch.s3stream.catalog.values import (
+    DEFAULT_RETENTION_SINCE,
+    AclRow,
+    DetachedTopic,
+    Takeover,
+    TokenRow,
+    WalInfo,
+    WalState,
+)
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.maintain.manifest import (
     Manifest,
@@ -54,6 +62,7 @@ def test_the_example_of_the_format_is_what_the_code_makes() -> None:
 def test_all_that_a_manifest_tells_comes_back() -> None:
     state = replace(
         EXAMPLE.state,
+        schema_version=DEFAULT_RETENTION_SINCE,
         topics=[*EXAMPLE.state.topics, TopicState("__consumer_offsets", b"o" * 16, True, {}, [9, 7, 8])],
         detached=[DetachedTopic("kept", b"d" * 16, {"a": "b"}, [5, 6], internal=False, detached_ms=123)],
         wals=[
@@ -70,6 +79,26 @@ def test_all_that_a_manifest_tells_comes_back() -> None:
     made = replace(EXAMPLE, state=state)
     assert decode_manifest(encode_manifest(made), where="x") == made
     assert encode_manifest(made) == encode_manifest(made), "the same bytes whenever it is made"
+
+
+def test_topics_of_before_a_default_retention_keep_their_records() -> None:
+    def retention_of(schema_version: int) -> list[str | None]:
+        state = replace(
+            EXAMPLE.state,
+            schema_version=schema_version,
+            topics=[
+                TopicState("bare", b"b" * 16, False, {}, [1]),
+                TopicState("own", b"o" * 16, False, {"retention.ms": "5"}, [2]),
+                TopicState("internal", b"i" * 16, True, {}, [3]),
+            ],
+            detached=[DetachedTopic("aside", b"a" * 16, {}, [4], internal=False, detached_ms=123)],
+        )
+        found = decode_manifest(encode_manifest(replace(EXAMPLE, state=state)), where="x").state
+        all_configs = [*(each.configs for each in found.topics), *(each.configs for each in found.detached)]
+        return [configs.get("retention.ms") for configs in all_configs]
+
+    assert retention_of(DEFAULT_RETENTION_SINCE - 1) == ["-1", "5", None, "-1"]
+    assert retention_of(DEFAULT_RETENTION_SINCE) == [None, "5", None, None]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 100, -1])
