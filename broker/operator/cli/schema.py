@@ -10,18 +10,14 @@ from urllib.parse import quote
 import click
 from rich.console import Console
 
+from anabranch.broker.kafka.schemas.model import Kind, Level
 from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
 from anabranch.broker.operator.cli.arguments import parse_pairs, yes_option
 from anabranch.broker.operator.cli.questions import confirm
 from anabranch.output import emit, make_table, output_option, plain
 
-FORMATS: Final = {".avsc": "AVRO", ".avro": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
+FORMATS: Final = {".avsc": Kind.AVRO, ".avro": Kind.AVRO, ".json": Kind.JSON, ".proto": Kind.PROTOBUF}
 """Formats of schemas by the ends of files' names."""
-LEVELS: Final = (
-    "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
-)  # fmt: skip
-DEFAULT_FORMAT: Final = "AVRO"
-"""Format that the registry's answers do not name."""
 
 
 @click.group()
@@ -93,7 +89,7 @@ def _data(found: Mapping[str, Any]) -> dict[str, Any]:
     references = [dict(each) for each in found.get("references", ())]
     return {
         **data,
-        "format": found.get("schemaType", DEFAULT_FORMAT),
+        "format": found.get("schemaType", Kind.AVRO.value),
         **({"references": references} if references else {}),
         "schema": found["schema"],
     }
@@ -102,7 +98,7 @@ def _data(found: Mapping[str, Any]) -> dict[str, Any]:
 def _indented(data: Mapping[str, Any]) -> str:
     """Return the text of a schema for people."""
     text: str = data["schema"]
-    if data["format"] == "PROTOBUF":
+    if data["format"] == Kind.PROTOBUF:
         return text.rstrip("\n")
     return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
 
@@ -119,7 +115,7 @@ def _schema_options(command: Any) -> Any:
     kind = click.option(
         "--format",
         "kind",
-        type=click.Choice(["avro", "json", "protobuf"], case_sensitive=False),
+        type=click.Choice([each.lower() for each in Kind], case_sensitive=False),
         help="Format of the schema  [default: by the end of the file's name: .avsc, .json, .proto]",
     )
     file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
@@ -175,7 +171,12 @@ def register(
 
 @schema.command(short_help="Check the compatibility of a schema.")
 @_schema_options
-@click.option("--version", metavar="NUMBER", help="Version to compare with  [default: those that the level names]")
+@click.option(
+    "--version",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Version to compare with  [default: those that the level names]",
+)
 @output_option
 @on_node
 def check(
@@ -184,11 +185,11 @@ def check(
     file: Path,
     kind: str | None,
     references: Sequence[str],
-    version: str | None,
+    version: int | None,
     output: str,
 ) -> None:
     """Compare the schema in FILE, or `-`, with versions of SUBJECT by its level. Fails if it is not compatible."""
-    path = "/compatibility" + _subject_path(subject, "versions", *([version] if version else []))
+    path = "/compatibility" + _subject_path(subject, "versions", *([str(version)] if version else []))
     found = node.ask_registry("POST", f"{path}?verbose=true", _body(file, kind, references))
     data = {"compatible": found["is_compatible"], "reasons": found.get("messages", [])}
 
@@ -224,7 +225,13 @@ def delete(node: AdminPort, subject: str, version: int | None, *, permanent: boo
 
 @schema.command(short_help="Show or set a level of compatibility.")
 @click.argument("subject", required=False)
-@click.option("--set", "level", type=click.Choice(LEVELS, case_sensitive=False), metavar="LEVEL", help="Set it.")
+@click.option(
+    "--set",
+    "level",
+    type=click.Choice([each.value for each in Level], case_sensitive=False),
+    metavar="LEVEL",
+    help="Set it.",
+)
 @click.option("--unset", is_flag=True, help="Withdraw it: the subject has that of the registry.")
 @output_option
 @on_node
