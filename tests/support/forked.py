@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TextIO
@@ -50,7 +51,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has been reaped, and its exit code is on the way
+                os.kill(self.pid, number)
 
     def wait(self, timeout_s: float) -> int:
         """Return its exit code once it has ended. Raises subprocess.TimeoutExpired."""
