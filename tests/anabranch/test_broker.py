@@ -309,6 +309,29 @@ def test_a_broker_that_does_not_answer_in_time_says_what_it_does(monkeypatch: py
         assert broker.records("late") == [], "its answer, which came late, is not that of this order"
 
 
+def test_answers_that_arrive_together_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.read
+
+    def read_all(pipe: int, size: int) -> bytes:
+        received = b""
+        while received.count(b"\n") < 2:
+            received += read(pipe, size)
+        return received
+
+    with Broker() as broker:
+        with monkeypatch.context() as patched:
+            patched.setattr("anabranch.testing.process.ORDER_TIMEOUT_S", 0)
+            patched.setattr("anabranch.testing.process.STACKS_TIMEOUT_S", 0)
+            os.kill(broker.pid, signal.SIGSTOP)
+            with pytest.raises(BrokerError, match="did not answer within 0 s"):
+                broker.create_topic("late")
+            os.kill(broker.pid, signal.SIGCONT)
+        monkeypatch.setattr(os, "read", read_all)
+        broker.create_topic("second")
+        monkeypatch.undo()
+        assert broker.records("second") == []
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_users_authenticate_themselves_also_after_a_crash(tls: bool) -> None:
     with Broker(users={"alice": "tea", "bob": "cup"}, tls=tls) as broker:

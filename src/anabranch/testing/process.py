@@ -41,6 +41,8 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._owed = 0
         """Answers to come: more than one after an order that was not answered in time."""
+        self._received = b""
+        """What has arrived of the answers to come."""
 
     @property
     def is_running(self) -> bool:
@@ -80,6 +82,7 @@ class BrokerProcess:
             )
         self.is_paused = self.has_faults = False
         self._owed = 0
+        self._received = b""
 
     def wait_ready(self) -> None:
         """Wait until it serves. Raises BrokerError."""
@@ -143,8 +146,7 @@ class BrokerProcess:
         pipe = self._process.stdout.fileno()
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
-        line = b""
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._received:
             if not poll.poll(timeout_s * 1000):
                 if self.port:  # it has served, so it can tell what it does
                     self._write_stacks()
@@ -154,7 +156,8 @@ class BrokerProcess:
                 if self._process.wait() == BAD_SETTING and self.log:
                     raise BrokerError(self.log.splitlines()[-1].removeprefix("Error: "))
                 raise BrokerError(f"the broker has ended{self.with_log()}")
-            line += part
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
         found: Mapping[str, Any] = json.loads(line)
         return found
 
