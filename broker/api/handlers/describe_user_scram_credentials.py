@@ -4,10 +4,10 @@ from collections import Counter
 
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.api.resources.scram import MECHANISM_TYPES
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.sasl.scram import CredentialError
+from anabranch.broker.kafka.sasl.user_requests import MECHANISM_TYPES
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.describe_user_scram_credentials import (

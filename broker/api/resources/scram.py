@@ -1,11 +1,10 @@
 """Changes to the SCRAM credentials of several users in one request, by the rules of Apache Kafka's controller."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, make_credential
-from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.broker.kafka.sasl.user_requests import MECHANISM_TYPES
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -13,9 +12,6 @@ from anabranch.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from anabranch.s3stream.errors import StorageError
-
-MECHANISM_TYPES: Final[Mapping[int, str]] = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
-"""Mechanisms by their numbers in requests."""
 
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
 

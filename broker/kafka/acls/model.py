@@ -20,6 +20,11 @@ class _Code(IntEnum):
     def _missing_(cls, value: object) -> Self | None:
         return cls(0) if isinstance(value, int) else None
 
+    @property
+    def text(self) -> str:
+        """Its name in lower case: `transactional_id`."""
+        return self.name.lower()
+
 
 class AclResourceType(_Code):
     """Types of resources. ANY occurs in filters only, UNKNOWN stands for a code that Kafka does not define."""
@@ -32,6 +37,11 @@ class AclResourceType(_Code):
     TRANSACTIONAL_ID = 5
     DELEGATION_TOKEN = 6
     USER = 7
+
+    @property
+    def words(self) -> str:
+        """Its name in a sentence: `transactional id`."""
+        return "user as a resource" if self is AclResourceType.USER else self.text.replace("_", " ")
 
 
 class PatternType(_Code):

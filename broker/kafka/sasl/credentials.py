@@ -6,7 +6,14 @@ from typing import Final
 
 from anabranch.broker.kafka.configs.cluster import ClusterConfigs
 from anabranch.broker.kafka.sasl.delegation_tokens import USER
-from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, parse_credential, salt_of
+from anabranch.broker.kafka.sasl.scram import (
+    HASHES,
+    ITERATIONS_MIN,
+    ScramCredential,
+    iterations_of,
+    parse_credential,
+    salt_of,
+)
 
 SCRAM: Final = "scram"
 """Kind of the entries: by the name of the user, a credential for each mechanism."""
@@ -28,6 +35,11 @@ class ScramCredentials:
         """Return the credentials of a user by mechanism. Raises CredentialError."""
         entries = self._configs.get(SCRAM, user)
         return {mechanism: parse_credential(entries[mechanism]) for mechanism in HASHES if mechanism in entries}
+
+    def iterations(self, user: str) -> Mapping[str, int | None]:
+        """Return the iterations of the credentials of a user by mechanism; None: the credential is damaged."""
+        entries = self._configs.get(SCRAM, user)
+        return {mechanism: iterations_of(entries[mechanism]) for mechanism in HASHES if mechanism in entries}
 
     def has(self, mechanism: str, user: str) -> bool:
         """Return whether a user has a credential, readable or not."""

@@ -89,6 +89,14 @@ def parse_credential(text: str) -> ScramCredential:
         raise CredentialError("a SCRAM credential in the catalog is damaged") from None
 
 
+def iterations_of(text: str) -> int | None:
+    """Return the iterations of a credential in the form of `to_text`; None if it is damaged."""
+    try:
+        return parse_credential(text).iterations
+    except CredentialError:
+        return None
+
+
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """Return the salted password. Takes some ms."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from anabranch.broker.kafka.acls.model import (
     CLUSTER_NAME,
-    SUPPORTED_OPERATIONS,
     WILDCARD,
     Acl,
     AclFilter,
@@ -20,6 +19,8 @@ from anabranch.broker.kafka.acls.model import (
     PatternType,
     Permission,
 )
+from anabranch.broker.kafka.acls.operations import CONSUMER, PRODUCER, NoSuchOperation, check_operation, parse_principal
+from anabranch.broker.kafka.acls.requests import create_request, delete_request, deleted_acls
 from anabranch.broker.operator.cli.arguments import yes_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.questions import confirm
@@ -27,32 +28,11 @@ from anabranch.client.cluster import Cluster
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.output import count_text, emit, make_table, output_option, plain, show_plan
-from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from anabranch.protocol.messages.create_acls import CreateAclsResponse
+from anabranch.protocol.messages.delete_acls import DeleteAclsResponse
 from anabranch.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 Resource = tuple[AclResourceType, str]
-_USER: Final = "User:"
-_OPERATIONS: Final[Mapping[AclResourceType, Sequence[AclOperation]]] = {
-    **SUPPORTED_OPERATIONS,
-    AclResourceType.TRANSACTIONAL_ID: (AclOperation.DESCRIBE, AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT),
-    AclResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
-    AclResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
-}
-"""Operations that an ACL of a resource can be about, as in `kafka-acls`, beside ALL."""
-_PRODUCER: Final = {
-    AclResourceType.TOPIC: (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE),
-    AclResourceType.TRANSACTIONAL_ID: (AclOperation.WRITE, AclOperation.DESCRIBE),
-}
-_CONSUMER: Final = {
-    AclResourceType.TOPIC: (AclOperation.READ, AclOperation.DESCRIBE),
-    AclResourceType.GROUP: (AclOperation.READ,),
-}
-"""Operations that a producer and a consumer need, by resource, as in `kafka-acls`."""
-
-
-def _name(code: AclOperation | AclResourceType | PatternType | Permission) -> str:
-    return code.name.lower()
 
 
 def parse_operation(text: str) -> AclOperation:
@@ -60,14 +40,9 @@ def parse_operation(text: str) -> AclOperation:
     wanted = text.lower().replace("_", "").replace("-", "")
     known = [each for each in AclOperation if each > AclOperation.ANY]
     for each in known:
-        if each.name.lower().replace("_", "") == wanted:
+        if each.text.replace("_", "") == wanted:
             return each
-    raise click.BadParameter(f"expected one of {', '.join(map(_name, known))}; found {text!r}")
-
-
-def parse_principal(text: str) -> str:
-    """Parse a principal; without a type it is a user."""
-    return text if ":" in text else f"{_USER}{text}"
+    raise click.BadParameter(f"expected one of {', '.join(each.text for each in known)}; found {text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +100,7 @@ def _choice_options(*, selects: bool) -> Callable[[Callable[..., None]], Callabl
             cluster: bool,
             **arguments: Any,
         ) -> None:
-            resources = [(kind, name) for kind in _RESOURCE_OPTIONS for name in arguments.pop(kind.name.lower())]
+            resources = [(kind, name) for kind in _RESOURCE_OPTIONS for name in arguments.pop(kind.text)]
             if cluster:
                 resources.append((AclResourceType.CLUSTER, CLUSTER_NAME))
             subjects = [
@@ -149,7 +124,7 @@ def _principal(option: str, name: str, about: str) -> Callable[[Callable[..., No
 
 def _options(*, selects: bool) -> Sequence[Callable[[Callable[..., None]], Callable[..., None]]]:
     kinds = [PatternType.LITERAL, PatternType.PREFIXED]
-    names = [_name(each) for each in ([PatternType.ANY, PatternType.MATCH, *kinds] if selects else kinds)]
+    names = [each.text for each in ([PatternType.ANY, PatternType.MATCH, *kinds] if selects else kinds)]
     return [
         *([_principal("--principal", "principals", "Who may or may not; repeatable.")] if selects else []),
         _principal("--allow-principal", "allowed", "Who may; repeatable."),
@@ -167,7 +142,7 @@ def _options(*, selects: bool) -> Sequence[Callable[[Callable[..., None]], Calla
         ),
         *(
             click.option(
-                option, _name(kind), metavar="NAME", multiple=True, help=f"A {_words(kind)}; repeatable. `*`: all."
+                option, kind.text, metavar="NAME", multiple=True, help=f"A {kind.words}; repeatable. `*`: all."
             )
             for kind, option in _RESOURCE_OPTIONS.items()
         ),
@@ -181,10 +156,6 @@ def _options(*, selects: bool) -> Sequence[Callable[[Callable[..., None]], Calla
             help="Meaning of the names. " + ("match: all that apply to them." if selects else "prefixed: beginnings."),
         ),
     ]
-
-
-def _words(kind: AclResourceType) -> str:
-    return _name(kind).replace("_", " ") if kind is not AclResourceType.USER else "user as a resource"
 
 
 def _subjects(
@@ -228,22 +199,7 @@ def add(
     """
     wanted = _wanted(choice, producer=producer, consumer=consumer, idempotent=idempotent)
     with client.cluster() as cluster:
-        answer: CreateAclsResponse = cluster.first.call(
-            CreateAclsRequest(
-                creations=[
-                    AclCreation(
-                        resource_type=each.resource_type,
-                        resource_name=each.resource_name,
-                        resource_pattern_type=each.pattern_type,
-                        principal=each.principal,
-                        host=each.host,
-                        operation=each.operation,
-                        permission_type=each.permission,
-                    )
-                    for each in wanted
-                ]
-            )
-        )
+        answer: CreateAclsResponse = cluster.first.call(create_request(wanted))
     outcomes = list(zip(wanted, answer.results, strict=True))
     added = [each for each, result in outcomes if not result.error_code]
     failures = {error_text(result.error_code, result.error_message) for _, result in outcomes if result.error_code}
@@ -267,7 +223,7 @@ def _wanted(choice: Choice, *, producer: bool, consumer: bool, idempotent: bool)
     if idempotent and not producer:
         raise click.UsageError("--idempotent needs --producer")
     if producer or consumer:
-        roles = [role for role, is_given in ((_PRODUCER, producer), (_CONSUMER, consumer)) if is_given]
+        roles = [role for role, is_given in ((PRODUCER, producer), (CONSUMER, consumer)) if is_given]
         targets = [
             (kind, name, operation)
             for role in roles
@@ -277,14 +233,15 @@ def _wanted(choice: Choice, *, producer: bool, consumer: bool, idempotent: bool)
         if idempotent:
             targets.append((AclResourceType.CLUSTER, CLUSTER_NAME, AclOperation.IDEMPOTENT_WRITE))
         if unused := kinds - {kind for role in roles for kind in role}:
-            raise click.UsageError(f"no role needs a {_words(min(unused))}: give --operation for it, in another call")
+            raise click.UsageError(f"no role needs a {min(unused).words}: give --operation for it, in another call")
     else:
         operations = choice.operations or [AclOperation.ALL]
         targets = [(kind, name, operation) for (kind, name) in choice.resources for operation in operations]
     for kind, _, operation in targets:
-        if operation is not AclOperation.ALL and operation not in _OPERATIONS[kind]:
-            known = ", ".join(_name(each) for each in (*_OPERATIONS[kind], AclOperation.ALL))
-            raise click.UsageError(f"a {_words(kind)} has no operation {_name(operation)}: it has {known}")
+        try:
+            check_operation(kind, operation)
+        except NoSuchOperation as error:
+            raise click.UsageError(str(error)) from None
     made = (
         Acl(
             kind,
@@ -356,34 +313,22 @@ def _find(cluster: Cluster, choice: Choice) -> Sequence[Acl]:
 
 def _delete(cluster: Cluster, acls: Sequence[Acl]) -> Sequence[Acl]:
     """Remove exactly these ACLs, and return those that were still there. Raises ClientError."""
-    filters = [
-        DeleteAclsFilter(
-            resource_type_filter=each.resource_type,
-            resource_name_filter=each.resource_name,
-            pattern_type_filter=each.pattern_type,
-            principal_filter=each.principal,
-            host_filter=each.host,
-            operation=each.operation,
-            permission_type=each.permission,
-        )
-        for each in acls
-    ]
-    answer: DeleteAclsResponse = cluster.first.call(DeleteAclsRequest(filters=filters))
+    answer: DeleteAclsResponse = cluster.first.call(delete_request(acls))
     for result in answer.filter_results:
         if result.error_code:
             raise ClientError(error_text(result.error_code, result.error_message))
-    return [each for each, result in zip(acls, answer.filter_results, strict=True) if result.matching_acls]
+    return deleted_acls(acls, answer)
 
 
 def _data(found: Acl) -> Mapping[str, str]:
     return {
         "principal": found.principal,
         "host": found.host,
-        "permission": _name(found.permission),
-        "operation": _name(found.operation),
-        "resource_type": _name(found.resource_type),
+        "permission": found.permission.text,
+        "operation": found.operation.text,
+        "resource_type": found.resource_type.text,
         "resource": found.resource_name,
-        "pattern": _name(found.pattern_type),
+        "pattern": found.pattern_type.text,
     }
 
 

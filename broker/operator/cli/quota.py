@@ -18,6 +18,7 @@ from anabranch.broker.kafka.quotas.entities import (
     USER,
     QuotaEntity,
 )
+from anabranch.broker.kafka.quotas.requests import alter_request
 from anabranch.broker.node.settings.sizes import parse_size, size_text
 from anabranch.broker.operator.cli.arguments import near_text, parse_pairs, plan_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
@@ -25,13 +26,7 @@ from anabranch.client.cluster import Cluster
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.output import emit, make_table, output_option, plain
-from anabranch.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    EntityData,
-    EntryData,
-    OpData,
-)
+from anabranch.protocol.messages.alter_client_quotas import AlterClientQuotasResponse
 from anabranch.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -179,11 +174,7 @@ def _find(cluster: Cluster, entity: QuotaEntity, *, strict: bool) -> Mapping[Quo
 
 
 def _alter(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, float | None], *, plan_only: bool) -> None:
-    entry = EntryData(
-        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts],
-        ops=[OpData(key=name, value=value or 0.0, remove=value is None) for name, value in changes.items()],
-    )
-    request = AlterClientQuotasRequest(entries=[entry], validate_only=plan_only)
+    request = alter_request(entity, changes, validate_only=plan_only)
     answer: AlterClientQuotasResponse = cluster.first.call(request)
     for result in answer.entries:
         if result.error_code:

@@ -14,15 +14,14 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, salt_of, salted_password
+from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
+from anabranch.broker.kafka.sasl.user_requests import SEED_BYTES, UserNameError, check_user_name, salt_password
 from anabranch.broker.operator.cli.arguments import yes_option
 from anabranch.broker.operator.cli.questions import confirm
-from anabranch.broker.operator.cli.user_credentials import SaltedPassword
 from anabranch.broker.operator.cli.user_source import Users, on_users
 from anabranch.output import emit, make_table, output_option, plain
 
 PASSWORD_ENV: Final = "ANABRANCH_USER_PASSWORD"  # noqa: S105 - a name
-SEED_BYTES: Final = 32
 
 
 @click.group()
@@ -116,8 +115,10 @@ def list_(users: Users, output: str) -> None:
 @on_users
 def create(users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str) -> None:
     """Create the user NAME with credentials for SASL/SCRAM. What it may do, `anabranch acl` says."""
-    if not name or not name.isascii() or "\0" in name:
-        raise click.ClickException("the name of a SCRAM user must consist of ASCII characters, as in Apache Kafka")
+    try:
+        check_user_name(name)
+    except UserNameError as error:
+        raise click.ClickException(str(error)) from None
     if users.find(name):
         raise click.ClickException(f"user {name} exists: `user passwd` changes its password")
     _put(users, name, mechanisms or list(HASHES), password, iterations, output)
@@ -142,11 +143,9 @@ def passwd(users: Users, name: str, *, mechanisms: Sequence[str], iterations: in
 
 
 def _put(users: Users, name: str, mechanisms: Sequence[str], password: str, iterations: int, output: str) -> None:
-    passwords = []
-    for mechanism in dict.fromkeys(mechanisms):
-        salt = salt_of(secrets.token_bytes(SEED_BYTES))
-        salted = salted_password(mechanism, password, salt, iterations)
-        passwords.append(SaltedPassword(mechanism, salt, salted, iterations))
+    passwords = [
+        salt_password(each, password, iterations, secrets.token_bytes(SEED_BYTES)) for each in dict.fromkeys(mechanisms)
+    ]
     users.put(name, passwords)
     data = {"user": name, "mechanisms": list(mechanisms), "iterations": iterations}
     emit(output, data, f"user {name} can authenticate with {' and '.join(mechanisms)}")

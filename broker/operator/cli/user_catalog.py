@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from anabranch.broker.kafka.sasl.credentials import SCRAM
 from anabranch.broker.kafka.sasl.delegation_tokens import USER
-from anabranch.broker.kafka.sasl.scram import CredentialError, make_credential, parse_credential
+from anabranch.broker.kafka.sasl.scram import iterations_of, make_credential
+from anabranch.broker.kafka.sasl.user_requests import Credentials, SaltedPassword
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.cli.catalog_access import on_catalog
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.user_credentials import Credentials, SaltedPassword
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class CatalogUsers:
             on_catalog(self.settings, lambda catalog: catalog.list_configs(), read_only=True)
         )
         return {
-            user: {mechanism: _iterations(entry) for mechanism, entry in sorted(entries.items())}
+            user: {mechanism: iterations_of(entry) for mechanism, entry in sorted(entries.items())}
             for (kind, user), entries in sorted(found.items())
             if kind == SCRAM and entries and name in {None, user}
         }
@@ -46,11 +46,3 @@ class CatalogUsers:
                 lambda catalog: catalog.alter_config(SCRAM, name, set_configs={}, unset=mechanisms, token_owner=owner),
             )
         )
-
-
-def _iterations(entry: str) -> int | None:
-    """Return the iterations of a credential; None if it is damaged."""
-    try:
-        return parse_credential(entry).iterations
-    except CredentialError:
-        return None

@@ -8,22 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.broker.kafka.sasl.user_requests import (
+    MECHANISM_TYPES,
+    Credentials,
+    SaltedPassword,
+    put_request,
+    remove_request,
+)
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.options import catalog_option, config_option, data_dir_option, read_settings
-from anabranch.broker.operator.cli.user_credentials import Credentials, SaltedPassword
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
 )
 from anabranch.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -33,9 +36,6 @@ from anabranch.protocol.messages.describe_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from anabranch.broker.operator.cli.user_catalog import CatalogUsers
-
-_CODES: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
-"""Kafka's numbers of the mechanisms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +52,25 @@ class ClusterUsers:
             answer: DescribeUserScramCredentialsResponse = cluster.first.call(request)
         if answer.error_code:
             raise ClientError(error_text(answer.error_code, answer.error_message))
-        mechanisms = {code: mechanism for mechanism, code in _CODES.items()}
         found: dict[str, Mapping[str, int | None]] = {}
         for each in answer.results:
             if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
                 continue
             if each.error_code:
                 raise ClientError(f"user {each.user}: {error_text(each.error_code, each.error_message)}")
-            infos = [info for info in each.credential_infos if info.mechanism in mechanisms]
-            found[each.user] = {mechanisms[info.mechanism]: info.iterations for info in infos}
+            infos = [info for info in each.credential_infos if info.mechanism in MECHANISM_TYPES]
+            found[each.user] = {MECHANISM_TYPES[info.mechanism]: info.iterations for info in infos}
         return dict(sorted(found.items()))
 
     def put(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
         """Set the credentials of a user, one after the other: a request may change a user only once."""
         for each in passwords:
-            upsertion = ScramCredentialUpsertion(
-                name=name,
-                mechanism=_CODES[each.mechanism],
-                iterations=each.iterations,
-                salt=each.salt,
-                salted_password=each.salted,
-            )
-            self._alter(AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+            self._alter(put_request(name, each))
 
     def remove(self, name: str, mechanisms: Sequence[str]) -> None:
         """Remove credentials of a user, which must exist."""
         for each in mechanisms:
-            deletion = ScramCredentialDeletion(name=name, mechanism=_CODES[each])
-            self._alter(AlterUserScramCredentialsRequest(deletions=[deletion]))
+            self._alter(remove_request(name, each))
 
     def _alter(self, request: AlterUserScramCredentialsRequest) -> None:
         with self.client.cluster() as cluster:

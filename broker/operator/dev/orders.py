@@ -8,21 +8,18 @@ from typing import Any, Final
 
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers.local import LocalRequests, User
-from anabranch.broker.api.resources.scram import MECHANISM_TYPES, alter_credentials
+from anabranch.broker.api.resources.scram import alter_credentials
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.topic import check_topic_configs
-from anabranch.broker.kafka.sasl.scram import ITERATIONS_MIN, salted_password
+from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MIN, salted_password
+from anabranch.broker.kafka.sasl.user_requests import SaltedPassword, put_request
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.dev.faults import Faults
 from anabranch.broker.operator.dev.group_reading import describe_group
 from anabranch.broker.operator.dev.reading import bounds, read, row
 from anabranch.protocol.api import Api
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
 from anabranch.protocol.registry import APIS
 
 USER: Final = User("User:test", "127.0.0.1")
@@ -125,12 +122,10 @@ def _bounds(topic: Topic, *, committed: bool) -> Sequence[tuple[int, int] | None
 
 async def _set_password(serving: Serving, user: str, password: str, salt: bytes) -> None:
     """Let a user authenticate itself by each mechanism of SCRAM. Raises KafkaError."""
-    for kind, mechanism in MECHANISM_TYPES.items():
+    for mechanism in HASHES:
         salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
-        wanted = ScramCredentialUpsertion(
-            name=user, mechanism=kind, iterations=ITERATIONS_MIN, salt=salt, salted_password=salted
-        )
-        outcomes = await alter_credentials(serving.scram, AlterUserScramCredentialsRequest(upsertions=[wanted]))
+        request = put_request(user, SaltedPassword(mechanism, salt, salted, ITERATIONS_MIN))
+        outcomes = await alter_credentials(serving.scram, request)
         if (error := outcomes[user]) is not None:
             raise error
 
