@@ -81,7 +81,7 @@ def make_node(
         producer_ids=coordinators.producer_ids,
         schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
-        audit=AuditLog(asyncio.get_running_loop().time),
+        audit=AuditLog(asyncio.get_running_loop().time, environment.now_ms),
         acls=shared.acls,
         scram=shared.scram,
         delegation_tokens=shared.tokens,

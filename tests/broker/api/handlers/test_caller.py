@@ -26,7 +26,7 @@ def test_denials_of_who_has_no_rights_cost_one_decision_and_a_hundred_lines(monk
 
     monkeypatch.setattr(authorizer, "authorize", counted)
     now_s = [0.0]
-    serving: Any = SimpleNamespace(audit=AuditLog(lambda: now_s[0]))
+    serving: Any = SimpleNamespace(audit=AuditLog(lambda: now_s[0], lambda: 0))
     client = SimpleNamespace(principal="User:mallory", host="192.0.2.1")
     exchange: Any = SimpleNamespace(api_version=12, api_key=3, connection=client)
     caller = Caller(serving, exchange, authorizer)
