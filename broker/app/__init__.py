@@ -183,7 +183,7 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     stack.push_async_callback(node.drop_clients)
     admin: Admin | None = None
     if entrances.access is not None:
-        admin = _make_admin(node, local)
+        admin = _make_admin(node, local, environment)
         stack.push_async_callback(admin.close)
     serving.groups.start(existing_topics)
     serving.transactions.start()
@@ -191,11 +191,11 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     return node, admin
 
 
-def _make_admin(node: Node, local: LocalRequests) -> "Admin":
+def _make_admin(node: Node, local: LocalRequests, environment: Environment) -> "Admin":
     """Return the server of the admin port, or what loads it when it is wanted."""
     if node.serving.settings.admin.on_demand:
-        return AdminOnDemand(node, lambda: _admin_server()(node, local))
-    return _admin_server()(node, local)
+        return AdminOnDemand(node, lambda: _admin_server()(node, local, environment.random_bytes))
+    return _admin_server()(node, local, environment.random_bytes)
 
 
 def _admin_server() -> "type[AdminServer]":

@@ -50,9 +50,10 @@ _log = structlog.get_logger("admin")
 class AdminServer:
     """HTTP server of the admin port, listening from `start` to `close`."""
 
-    def __init__(self, node: Node, local: LocalRequests) -> None:
+    def __init__(self, node: Node, local: LocalRequests, random_bytes: Callable[[int], bytes]) -> None:
+        """Set up; `random_bytes` returns that many unpredictable bytes."""
         self._node = node
-        self._api = Api(node, local, node.serving.settings.admin)
+        self._api = Api(node, local, node.serving.settings.admin, random_bytes)
         self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None

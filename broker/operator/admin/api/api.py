@@ -8,9 +8,12 @@ from aiohttp import web
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.operator.admin.api.acls import AclEndpoints
+from anabranch.broker.operator.admin.api.audit import AuditEndpoints
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import ClusterEndpoints
 from anabranch.broker.operator.admin.api.compaction import CompactionEndpoints
+from anabranch.broker.operator.admin.api.delegation_tokens import TokenEndpoints
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, openapi_document
 from anabranch.broker.operator.admin.api.group_changes import GroupChangeEndpoints
 from anabranch.broker.operator.admin.api.groups import GroupEndpoints, Groups
@@ -19,6 +22,7 @@ from anabranch.broker.operator.admin.api.nodes import NodeEndpoints
 from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.broker.operator.admin.api.partition_moves import PartitionMoveEndpoints
 from anabranch.broker.operator.admin.api.produce import ProduceEndpoints
+from anabranch.broker.operator.admin.api.quotas import QuotaEndpoints
 from anabranch.broker.operator.admin.api.records import RecordEndpoints
 from anabranch.broker.operator.admin.api.schemas import Schemas
 from anabranch.broker.operator.admin.api.sizes import Sizes
@@ -29,6 +33,7 @@ from anabranch.broker.operator.admin.api.topic_changes import TopicChangeEndpoin
 from anabranch.broker.operator.admin.api.topic_moves import TopicMoveEndpoints
 from anabranch.broker.operator.admin.api.topics import TopicEndpoints, Topics
 from anabranch.broker.operator.admin.api.transactions import TransactionEndpoints
+from anabranch.broker.operator.admin.api.users import UserEndpoints
 from anabranch.broker.operator.admin.paths import API_PREFIX
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
@@ -39,9 +44,11 @@ IS_ALLOWED: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_allowed")
 
 
 class Api:
-    """The endpoints of a node."""
+    """The endpoints of a node. `random_bytes` returns that many unpredictable bytes."""
 
-    def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
+    def __init__(
+        self, node: Node, local: LocalRequests, settings: AdminSettings, random_bytes: Callable[[int], bytes]
+    ) -> None:
         serving = node.serving
         calls = Calls(serving, local)
         offsets, groups = Offsets(calls), Groups(serving, calls)
@@ -60,6 +67,11 @@ class Api:
             *GroupEndpoints(groups, offsets).endpoints,
             *GroupChangeEndpoints(serving, calls, groups, offsets).endpoints,
             *TransactionEndpoints(serving, calls).endpoints,
+            *UserEndpoints(serving, local, random_bytes).endpoints,
+            *AclEndpoints(serving, local).endpoints,
+            *TokenEndpoints(serving).endpoints,
+            *QuotaEndpoints(serving, local).endpoints,
+            *AuditEndpoints(serving).endpoints,
             *StorageEndpoints(node, calls).endpoints,
             *StoppedEndpoints(serving).endpoints,
             *CompactionEndpoints(node).endpoints,

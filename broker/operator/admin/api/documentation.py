@@ -17,7 +17,7 @@ def documentation() -> str:
     """Return the text of docs/openapi.json."""
     # The endpoints are described and never called, so they need no components.
     node = SimpleNamespace(serving=None, upkeep=SimpleNamespace(failover=None))
-    api = Api(cast("Node", node), cast("LocalRequests", None), AdminSettings())
+    api = Api(cast("Node", node), cast("LocalRequests", None), AdminSettings(), bytes)
     try:
         return json.dumps(api.document(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     finally:
