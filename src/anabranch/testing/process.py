@@ -42,7 +42,7 @@ class BrokerProcess:
         self._owed = 0
         """Answers to come: more than one after an order that was not answered in time."""
         self._received = b""
-        """What has arrived of the answers to come."""
+        """Bytes that have arrived of the answers to come."""
 
     @property
     def is_running(self) -> bool:
