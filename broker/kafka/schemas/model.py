@@ -67,7 +67,7 @@ class Kind(StrEnum):
 
 
 class ErrorKind:
-    """Confluent's error codes. The first three digits are the HTTP status."""
+    """Confluent's error codes. The first three digits are the HTTP status; INCOMPATIBLE has no others."""
 
     SUBJECT_NOT_FOUND = 40401
     VERSION_NOT_FOUND = 40402
@@ -78,7 +78,7 @@ class ErrorKind:
     VERSION_NOT_SOFT_DELETED = 40407
     SUBJECT_WITHOUT_LEVEL = 40408
     SUBJECT_WITHOUT_MODE = 40409
-    INCOMPATIBLE = 40901
+    INCOMPATIBLE = 409
     INVALID_SCHEMA = 42201
     INVALID_VERSION = 42202
     INVALID_LEVEL = 42203
