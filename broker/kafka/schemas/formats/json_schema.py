@@ -326,17 +326,22 @@ def differences(writer: JsonSchema, reader: JsonSchema, steps: Steps) -> list[Di
 
     Raises TooComplex, InvalidSchema.
     """
-    return list(_Comparison(writer, reader, steps, {}).compare(writer.source, reader.source, "#"))
+    return list(_Comparison(writer, reader, steps, {}, []).compare(writer.source, reader.source, "#"))
 
 
 class _Comparison:
     def __init__(
-        self, writer: JsonSchema, reader: JsonSchema, steps: Steps, known: dict[int, tuple[Shape, int]]
+        self,
+        writer: JsonSchema,
+        reader: JsonSchema,
+        steps: Steps,
+        known: dict[int, tuple[Shape, int]],
+        begun: list[tuple[int, int]],
     ) -> None:
         self._writer = writer
         self._reader = reader
         self._steps = steps
-        self._begun: list[tuple[int, int]] = []
+        self._begun = begun
         """Pairs of schemas that are being compared: inside itself a pair is taken for compatible."""
         self._known = known
         """Shapes of schemas, and their sizes, by their identity."""
@@ -393,7 +398,7 @@ class _Comparison:
                 yield Difference(kind, f"{path}/enum", "The values of the enum are fewer or others")
         elif isinstance(writer, Negated) and isinstance(reader, Negated):
             # The other way round: what the writer excludes, the reader may exclude at most.
-            turned = _Comparison(self._reader, self._writer, self._steps, self._known)
+            turned = _Comparison(self._reader, self._writer, self._steps, self._known, self._begun)
             if next(turned.compare(reader.source, writer.source, path), None) is not None:
                 yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "The schema of 'not' excludes more")
         else:

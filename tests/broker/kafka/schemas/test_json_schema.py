@@ -131,6 +131,8 @@ ACCEPTED: Final = {
     ),
     "a dependency is removed": ({**obj(a=STRING), "dependencies": {"a": ["b"]}}, obj(a=STRING)),
     "not of less": ({"not": {"type": "number"}}, {"not": {"type": "integer"}}),
+    "a schema that excludes itself": ({"not": {"$ref": "#"}}, {"not": {"$ref": "#"}}),
+    "a property that excludes its object": (obj(a={"not": {"$ref": "#"}}), obj(a={"not": {"$ref": "#"}})),
     "everything": (STRING, True),
     "nothing is written": (False, STRING),
     "a schema that contains itself": (
