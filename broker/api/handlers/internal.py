@@ -84,14 +84,14 @@ def describe_runs(serving: Serving, request: DescribeRunsRequest, _: Exchange | 
 
 
 async def _registry_call(serving: Serving, request: RegistryCallRequest, _: Exchange) -> RegistryCallResponse:
-    from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
+    from anabranch.broker.kafka.schemas.model import RegistryError
     from anabranch.broker.kafka.schemas.requests import RegistryRequest, failure_of
 
     answer = await serving.schemas().answer(
         RegistryRequest(request.method, bytes(request.target).decode("ascii", "replace"), bytes(request.body))
     )
     if len(answer.body) > RESPONSE_BYTES_MAX - 1024:
-        answer = failure_of(RegistryError(ErrorKind.FORWARDING, "the answer is too large to pass on: ask for less"))
+        answer = failure_of(RegistryError(413, "the answer is too large to pass on: ask for pages (offset, limit)"))
     return RegistryCallResponse(status=answer.status, body=answer.body)
 
 

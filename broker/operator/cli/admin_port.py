@@ -38,6 +38,10 @@ REFUSED: Final = frozenset(
 """Responses whose reason says all, in one line."""
 
 
+class TooLarge(click.ClickException):
+    """The registry refuses a request or its answer for their size."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdminPort:
     """A node's admin port."""
@@ -89,7 +93,8 @@ class AdminPort:
     def ask_registry(self, method: str, path: str, body: Any = None, *, may_miss: bool = False) -> Any:
         """Send a request to the schema registry, and return its answer; None for what is not there, if it `may_miss`.
 
-        Raises ClickException with what the registry says against it, and when it cannot be reached.
+        Raises ClickException with what the registry says against it, and when it cannot be reached; TooLarge for an
+        answer, or a request, that would be.
         """
         try:
             self.greet()
@@ -106,7 +111,8 @@ class AdminPort:
             raise click.ClickException(f"{self} has no schema registry: see schema_registry.enabled")
         if response.status == HTTPStatus.NOT_FOUND and may_miss:
             return None
-        raise click.ClickException(answer.get("message") or f"{self}: {response.status} {response.reason}")
+        kind = TooLarge if response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else click.ClickException
+        raise kind(answer.get("message") or f"{self}: {response.status} {response.reason}")
 
     def _send(
         self, method: str, path: str, timeout_s: float | None, body: Any = None

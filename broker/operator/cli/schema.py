@@ -1,23 +1,25 @@
 """`anabranch schema ...`: the schema registry of a running node, by its REST API at the admin port."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 from rich.console import Console
 
 from anabranch.broker.kafka.schemas.model import Kind, Level
-from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
+from anabranch.broker.operator.cli.admin_port import AdminPort, TooLarge, on_node
 from anabranch.broker.operator.cli.arguments import parse_pairs, yes_option
 from anabranch.broker.operator.cli.questions import confirm
 from anabranch.output import emit, make_table, output_option, plain
 
 FORMATS: Final = {".avsc": Kind.AVRO, ".avro": Kind.AVRO, ".json": Kind.JSON, ".proto": Kind.PROTOBUF}
 """Formats of schemas by the ends of files' names."""
+PAGE: Final = 1000
+"""Versions of subjects that are asked for at once."""
 
 
 @click.group()
@@ -42,27 +44,42 @@ def _subject_path(subject: str, *steps: str) -> str:
 @on_node
 def list_(node: AdminPort, patterns: Sequence[str], *, deleted: bool, output: str) -> None:
     """List subjects with their newest versions: all, or those that match a PATTERN, such as 'orders-*'."""
-    query = "?deleted=true" if deleted else ""
-    rows = []
-    for subject in node.ask_registry("GET", f"/subjects{query}"):
+    rows: dict[str, dict[str, Any]] = {}
+    for each in _all_versions(node, deleted=deleted):
+        subject = each["subject"]
         if patterns and not any(fnmatchcase(subject, pattern) for pattern in patterns):
             continue
-        path = _subject_path(subject, "versions")
-        versions = node.ask_registry("GET", f"{path}{query}", may_miss=True)
-        newest = node.ask_registry("GET", f"{path}/{versions[-1]}{query}", may_miss=True) if versions else None
-        if newest is not None:  # nobody has deleted it in the meantime
-            rows.append({**_data(newest), "versions": versions})
-    for row in rows:
+        earlier = rows[subject]["versions"] if subject in rows else []
+        rows[subject] = {**_data(each), "versions": [*earlier, each["version"]]}
+    for row in rows.values():
         del row["schema"]
 
     def show(console: Console) -> None:
         table = make_table("subject", "versions", "newest", "id", "format", right=("versions", "newest", "id"))
-        for row in rows:
+        for row in rows.values():
             numbers = (len(row["versions"]), row["version"], row["id"])
             table.add_row(plain(row["subject"]), *map(str, numbers), row["format"])
         console.print(table if rows else "there are no schemas")
 
-    emit(output, rows, show)
+    emit(output, list(rows.values()), show)
+
+
+def _all_versions(node: AdminPort, *, deleted: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield the versions of all subjects by number, in pages that are smaller where schemas are large."""
+    offset, limit = 0, PAGE
+    while True:
+        query = urlencode({"offset": offset, "limit": limit, "deleted": str(deleted).lower()})
+        try:
+            page = node.ask_registry("GET", f"/schemas?{query}")
+        except TooLarge:
+            if limit == 1:
+                raise
+            limit //= 2
+            continue
+        yield from page
+        if len(page) < limit:
+            return
+        offset += limit
 
 
 @schema.command(name="show", short_help="Show a schema.")

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.broker.operator.cli import main
+from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.testing import Broker
 
 ORDER = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
@@ -129,3 +130,28 @@ def test_what_is_wrong_is_one_line(admin: str, arguments: tuple[str, ...], code:
 
 def test_a_node_without_a_registry_says_so(bare: str) -> None:
     assert "has no schema registry: see schema_registry.enabled" in run(bare, "list").output
+
+
+def test_a_list_takes_few_requests(admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        ok(admin, "register", f"few-{number}", "-", "--format", "avro", typed='"string"')
+    asked: list[str] = []
+    ask = AdminPort.ask_registry
+
+    def counted(node: AdminPort, method: str, path: str) -> Any:
+        asked.append(path)
+        return ask(node, method, path)
+
+    monkeypatch.setattr(AdminPort, "ask_registry", counted)
+    assert [each["subject"] for each in read(admin, "list", "few-*")] == [f"few-{number}" for number in range(5)]
+    assert len(asked) == 1
+    monkeypatch.setattr("anabranch.broker.operator.cli.schema.PAGE", 2)
+    assert len(read(admin, "list", "few-*")) == 5, "over several pages"
+
+
+def test_a_list_of_large_schemas_is_asked_for_in_parts(admin: str, tmp_path: Path) -> None:
+    file = tmp_path / "large.json"
+    for number in range(3):  # three in one answer are too many for the registry
+        file.write_text(json.dumps({"description": str(number) * 400_000}))
+        ok(admin, "register", f"large-{number}", file)
+    assert [each["subject"] for each in read(admin, "list", "large-*")] == [f"large-{number}" for number in range(3)]
