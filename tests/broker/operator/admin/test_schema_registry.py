@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from base64 import b64encode
@@ -15,9 +16,14 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from anabranch.broker.api.declaration import Handlers
+from anabranch.broker.api.handlers.internal import internal_handlers
+from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.schemas.topic import SCHEMAS_TOPIC
 from anabranch.broker.node.settings.area import Secret
+from anabranch.protocol.api import api_of
+from anabranch.protocol.messages.internal.registry_call import RegistryCallRequest
 from tests.support.admin_api import OPERATE, READ, TOKENS, api_client
 from tests.support.node import running_node, running_nodes
 from tests.support.waiting import until
@@ -74,6 +80,24 @@ async def test_every_node_answers(tmp_path: Path) -> None:
         assert await ok(other, "POST", "/subjects/t/versions", {"schema": '"int"'}) == {"id": 2}
         assert await ok(one, "GET", "/subjects") == ["s", "t"]
         assert (await send(other, "GET", "/subjects/x/versions"))[1]["error_code"] == 40401
+
+
+async def test_a_leader_of_an_earlier_version_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = api_of(RegistryCallRequest).key
+
+    def earlier(local: LocalRequests) -> Handlers:
+        return {key: handler for key, handler in internal_handlers(local).items() if key != call}
+
+    monkeypatch.setattr("anabranch.broker.app.node.internal_handlers", earlier)
+    async with running_nodes(tmp_path, 2) as nodes, registry_of(nodes[0]) as one, registry_of(nodes[1]) as other:
+        found = [await send(registry, "POST", "/subjects/s/versions", BODY) for registry in (one, other)]
+        found += [await send(registry, "GET", "/subjects/s/versions") for registry in (one, other)]
+        assert [answer for status, answer in found if status == 200] == [{"id": 1}, [1]], "the leader itself answers"
+        for answer in (answer for status, answer in found if status == 500):
+            assert answer["error_code"] == 50003, "clients try again"
+            assert re.fullmatch(r"Error while forwarding the request: node \d at [\w.:]+: .+", answer["message"])
 
 
 def has_partition(partitions: Sequence[object]) -> bool:
