@@ -1,4 +1,4 @@
-//! Answers to the requests whose last batch is in one block of the log, all at once.
+//! Answers to requests whose last batch is in one block of the log, all at once.
 //!
 //! Twin of the callback of `produce.handle`, of `Exchange.complete`, and of `Connection.completed` with what it calls.
 
@@ -23,31 +23,22 @@ pub struct Waiting {
     pub response: Py<PyBytes>,
 }
 
-/// Callback of a block of the log.
+/// Callback of a block of the log, for requests with no other callback between them.
 #[pyclass(module = "anabranch_native", frozen)]
 pub struct Acks {
-    durable: Py<PyAny>,
-    /// In the order of their appends; None once they are answered.
-    waiting: Mutex<Option<Vec<Waiting>>>,
+    /// In the order of their appends.
+    waiting: Mutex<Vec<Waiting>>,
     fail: Py<PyAny>,
 }
 
 impl Acks {
-    pub fn new(durable: &Bound<'_, PyAny>, first: Option<Waiting>, fail: Py<PyAny>) -> Self {
-        let waiting = Mutex::new(Some(first.into_iter().collect()));
-        Self { durable: durable.clone().unbind(), waiting, fail }
+    pub fn new(first: Waiting, fail: Py<PyAny>) -> Self {
+        Self { waiting: Mutex::new(vec![first]), fail }
     }
 
-    /// Lets a request wait too, if it is for this block, and the block is not complete; returns whether it is.
-    pub fn add(&self, durable: &Bound<'_, PyAny>, request: &mut Option<Waiting>) -> bool {
-        let mut waiting = self.waiting.lock().expect("not poisoned");
-        match waiting.as_mut() {
-            Some(waiting) if self.durable.bind(durable.py()).is(durable) => {
-                waiting.extend(request.take());
-                true
-            }
-            _ => false,
-        }
+    /// Lets a request wait too. The block must not be complete.
+    pub fn add(&self, request: Waiting) {
+        self.waiting.lock().expect("not poisoned").push(request);
     }
 }
 
@@ -56,7 +47,7 @@ impl Acks {
     /// Answer the requests, in their order. Never raises: a connection for which it fails is aborted.
     fn __call__(&self, error: &Bound<'_, PyAny>) {
         let py = error.py();
-        let waiting = self.waiting.lock().expect("not poisoned").take().unwrap_or_default();
+        let waiting = std::mem::take(&mut *self.waiting.lock().expect("not poisoned"));
         for of_one in waiting.chunk_by(|one, next| one.connection.is(&next.connection)) {
             let answered = guard(|| if error.is_none() { answer(py, of_one) } else { self.refuse(of_one, error) });
             if let Err(bug) = answered {
@@ -70,10 +61,9 @@ impl Acks {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.durable)?;
         visit.call(&self.fail)?;
         if let Ok(waiting) = self.waiting.try_lock() {
-            for each in waiting.iter().flatten() {
+            for each in waiting.iter() {
                 visit.call(&each.connection)?;
                 visit.call(&each.exchange)?;
                 visit.call(&each.frame)?;

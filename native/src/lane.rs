@@ -44,8 +44,6 @@ pub struct ProduceLane {
     tools: Tools,
     /// Configs by their identity, which stays theirs as long as they are here.
     limits: Mutex<HashMap<usize, Known>>,
-    /// The requests that wait for the newest block of the log.
-    newest: Mutex<Option<Py<Acks>>>,
 }
 
 /// A config, and what it says about batches; None if it asks for more than the common rules.
@@ -149,7 +147,6 @@ impl ProduceLane {
             journal,
             tools: Tools::find(py, fail, abort)?,
             limits: Mutex::default(),
-            newest: Mutex::default(),
         })
     }
 
@@ -180,11 +177,7 @@ impl ProduceLane {
         visit.call(&self.requests)?;
         visit.call(&self.journal)?;
         visit.call(&self.tools.fail)?;
-        visit.call(&self.tools.abort)?;
-        match self.newest.try_lock() {
-            Ok(newest) => visit.call(&*newest),
-            Err(_) => Ok(()),
-        }
+        visit.call(&self.tools.abort)
     }
 }
 
@@ -542,18 +535,15 @@ impl ProduceLane {
         Ok(exchange)
     }
 
-    /// Answers a request when its last batch is durable.
+    /// Answers a request when its last batch is durable, in the order of the block's other callbacks.
     fn answer_when(&self, py: Python<'_>, durable: &Bound<'_, PyAny>, waiting: Waiting) -> PyResult<()> {
-        let newest = self.newest.lock().expect("not poisoned").as_ref().map(|acks| acks.clone_ref(py));
-        let mut waiting = Some(waiting);
-        if newest.is_some_and(|acks| acks.get().add(durable, &mut waiting)) {
+        let callbacks = durable.getattr(intern!(py, "_callbacks"))?.cast_into::<PyList>()?;
+        if let Some(Ok(last)) = callbacks.iter().next_back().map(Bound::cast_into::<Acks>) {
+            last.get().add(waiting);
             return Ok(());
         }
-        let fail = self.tools.fail.clone_ref(py);
-        let acks = Py::new(py, Acks::new(durable, waiting, fail))?;
-        let before = self.newest.lock().expect("not poisoned").replace(acks.clone_ref(py));
-        drop(before); // without the lock, as above
-        durable.call_method1(intern!(py, "add_done_callback"), (acks,))?;
+        let acks = Acks::new(waiting, self.tools.fail.clone_ref(py));
+        durable.call_method1(intern!(py, "add_done_callback"), (Py::new(py, acks)?,))?;
         Ok(())
     }
 }

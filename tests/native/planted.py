@@ -143,8 +143,14 @@ PLANTED: Sequence[Planted] = (
         "a request is answered before its batches are written",
         "lane.rs",
         "self.answer_when(py, &durable, waiting)?;",
-        "let fail = self.tools.fail.clone_ref(py);\n"
-        "Py::new(py, Acks::new(&durable, Some(waiting), fail))?.call1(py, (py.None(),))?;",
+        "let fail = self.tools.fail.clone_ref(py);\nPy::new(py, Acks::new(waiting, fail))?.call1(py, (py.None(),))?;",
+    ),
+    Planted(
+        "answer-overtakes",
+        "a request is answered before one that Python has appended before it",
+        "lane.rs",
+        "callbacks.iter().next_back().map(",
+        "callbacks.iter().find(|each| each.is_instance_of::<Acks>()).map(",
     ),
     Planted(
         "failure-acked",
@@ -338,17 +344,27 @@ PLANTED: Sequence[Planted] = (
 )
 
 
-def build(folder: Path) -> None:
-    """Build the part from `folder/native`, unoptimized, and put it where Python imports it from `folder/module`."""
+def run_cargo(folder: Path, *arguments: str, flags: str = "", **variables: str) -> None:
+    """Run a command of cargo on the part in `folder/native`, unoptimized. It builds in `folder/target`."""
     cargo = find_cargo()
     assert cargo is not None, "there is no cargo"
     path = os.pathsep.join([str(Path(cargo).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, "PYO3_PYTHON": sys.executable, "RUSTFLAGS": "--cap-lints allow"}
-    target = folder / "target"
-    command = [cargo, "build", "-q", "--target-dir", str(target)]
+    flags = f"--cap-lints allow {flags}".strip()
+    environment = {**os.environ, "PATH": path, "PYO3_PYTHON": sys.executable, "RUSTFLAGS": flags, **variables}
+    command = [cargo, *arguments, "-q", "--target-dir", str(folder / "target")]
     subprocess.run(command, cwd=folder / "native", env=environment, check=True)
+
+
+def install(folder: Path, built: Path) -> None:
+    """Put the library in `built` where Python imports it from `folder/module`."""
     (folder / "module").mkdir(exist_ok=True)
-    shutil.copy(target / "debug" / LIBRARY, folder / "module" / "anabranch_native.abi3.so")
+    shutil.copy(built / LIBRARY, folder / "module" / "anabranch_native.abi3.so")
+
+
+def build(folder: Path) -> None:
+    """Build the part from `folder/native`, and put it where Python imports it from `folder/module`."""
+    run_cargo(folder, "build")
+    install(folder, folder / "target" / "debug")
 
 
 def find(folder: Path) -> str | None:

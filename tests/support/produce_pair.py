@@ -5,7 +5,7 @@ can be compared.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,8 +92,11 @@ class Transport(asyncio.Transport):
         self.received = b""
         self.reading = True
         self.is_closed = False
+        self.answered: Callable[[], object] = lambda: None
+        """Called with each write."""
 
     def writelines(self, parts: Any) -> None:
+        self.answered()
         self.received += b"".join(parts)
 
     def is_closing(self) -> bool:

@@ -112,6 +112,23 @@ async def test_a_waiting_reader_is_told(pair: Pair) -> None:
     assert pair.native.notified == ["plain-0 1", "plain-0 2"]
 
 
+async def test_connections_are_answered_in_the_order_of_their_appends(pair: Pair) -> None:
+    """Also if Python handles a request between two others, here one that it compresses."""
+    frames = [
+        frame_of(produce_of({topic: [(0, batch_of(b"a"))]}, ids=pair.ids), 9) for topic in ("plain", "lz4", "other")
+    ]
+    for each in pair.sides:
+        answered: list[int] = []
+        for number, client in enumerate(each.clients):
+            client.transport.answered = partial(answered.append, number)
+        for client, frame in zip(each.clients, frames, strict=True):
+            client.send(frame)
+        for client in each.clients:
+            await client.settle()
+        assert answered == [0, 1, 2]
+    assert pair.native.taken == 2
+
+
 async def test_a_refused_partition_is_left_to_python(pair: Pair) -> None:
     """Seals, fences, failures and topics that leave refuse appends of a stream."""
     for each in pair.sides:
