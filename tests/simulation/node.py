@@ -114,6 +114,8 @@ class SimNode:
             "node.node_id": self.node_id,
             "storage.delete_delay_ms": self.world.delete_delay_ms,
             "node.data_dir": folder / self.host,
+            # Not in the folder, whose name differs from run to run: manifests have the path, and their sizes count.
+            "wal.path": f"/disks/{self.host}/log",
             "catalog.url": f"sqlite:///{folder}/{self.catalog}",
             "listener.host": self.host,
             "listener.port": NODE_PORT,

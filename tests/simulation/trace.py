@@ -23,7 +23,7 @@ from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-UNTRACED = {"seconds", "event", "level", "timestamp", "recovered_bytes_per_s"}
+UNTRACED = {"seconds", "event", "level", "timestamp", "recovered_bytes_per_s", "native"}
 
 
 class Trace:
