@@ -75,7 +75,7 @@ def install() -> None:
         subprocess.run([*pip, "install", "-q", "--upgrade", "pip"], check=True)
     print("installing the project and its dependencies (pins: constraints.txt)", flush=True)
     quiet = [] if sys.stdout.isatty() else ["-q"]  # it takes minutes: who waits sees what pip does
-    wanted = ["-c", "constraints.txt", "-e", ".[all,demo]", "--group", "dev"]
+    wanted = ["-c", "constraints.txt", "-e", ".[all,containers,demo]", "--group", "dev"]
     subprocess.run([*pip, "install", *quiet, *wanted], check=True, cwd=ROOT)
 
 

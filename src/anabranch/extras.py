@@ -17,6 +17,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "speed": ("uvloop",),
     "otel": ("opentelemetry",),
     "avro": ("fastavro",),
+    "containers": ("testcontainers",),
     "protobuf": ("google.protobuf", "grpc_tools"),
     "spark": ("pyspark", "py4j", "numpy", "pandas", "pyarrow"),
 }
