@@ -5,7 +5,7 @@ import asyncio
 from anabranch.broker.api.declaration import audited, guarded
 from anabranch.broker.api.handlers import HANDLERS, advertised_apis
 from anabranch.broker.api.handlers.dispatch import Dispatcher
-from anabranch.broker.api.handlers.internal import InternalPort, internal_handlers
+from anabranch.broker.api.handlers.internal import InternalPort, describe_node_handler, internal_handlers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.api.handlers.produce_lane import make_lane
 from anabranch.broker.app.cluster import (
@@ -21,6 +21,7 @@ from anabranch.broker.app.kafka import make_coordinators, make_quotas, registry_
 from anabranch.broker.app.ports import NodeTls, make_ports
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.app.upkeep import make_upkeep
+from anabranch.broker.cluster.figures import ProcessFigures
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.cluster.node import Node
@@ -124,7 +125,8 @@ def make_node(
 def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalRequests:
     """Let the node's ports answer requests once they listen. Returns the node's requests to itself."""
     serving, ports = node.serving, node.ports
-    local = LocalRequests(serving, audited(HANDLERS), is_stopping=lambda: node.stopping)
+    own = describe_node_handler(ProcessFigures(node).describe)
+    local = LocalRequests(serving, audited({**HANDLERS, own.api.key: own}), is_stopping=lambda: node.stopping)
     _answer_clients(basis, node)
     internal = InternalPort(
         ports.nodes,

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import select
 import socket
 import sys
@@ -19,6 +20,7 @@ from typing import Final
 
 IS_LINUX: Final = sys.platform == "linux"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+STATM: Final = Path("/proc/self/statm")
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, on Linux
 O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 """Bypasses the page cache; 0: the platform cannot."""
@@ -166,6 +168,16 @@ def _boot_session() -> str:
 def physical_memory() -> int:
     """Return the bytes of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_memory() -> int:
+    """Return the bytes of memory that this process has now; where the platform does not tell, the most that it had."""
+    try:
+        pages = int(STATM.read_text(encoding="ascii").split()[1])
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # in KiB, except on macOS
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from typing import Final
 import pytest
 
 from anabranch import platform
-from anabranch.platform import Wakeup, boot_id, flush, physical_memory, private_file, reserve, sync_folder
+from anabranch.platform import (
+    Wakeup,
+    boot_id,
+    flush,
+    physical_memory,
+    private_file,
+    reserve,
+    resident_memory,
+    sync_folder,
+)
 from anabranch.wal.device_threads import ThreadEngine
 from anabranch.wal.requests import IoKind, IoRequest
 
@@ -132,6 +141,13 @@ def test_the_boot_is_unknown_where_nothing_tells_it(tmp_path: Path, monkeypatch:
 
 def test_the_memory_of_the_machine_is_known() -> None:
     assert physical_memory() > 64 << 20
+
+
+def test_the_memory_of_this_process_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_bytes = resident_memory()
+    assert 8 << 20 < now_bytes < physical_memory()
+    monkeypatch.setattr(platform, "STATM", tmp_path / "absent")
+    assert resident_memory() > now_bytes // 2, "it was as much at some time"
 
 
 def test_connections_end_without_the_options_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:

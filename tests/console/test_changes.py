@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from playwright.sync_api import Route, expect
 
 from tests.console.browser import ConsolePage
@@ -148,3 +149,24 @@ def test_offsets_of_a_group_are_reset_and_the_group_deleted(console: ConsolePage
     dialog.get_by_role("button", name="Delete the group").click()
     expect(page.locator("main h1")).to_have_text("Groups")
     assert "to-reset" not in [each["group_id"] for each in answer(shop, "/groups")["groups"]]
+
+
+def test_a_transaction_is_aborted(console: ConsolePage, shop: Shop) -> None:
+    producer = Producer({"bootstrap.servers": shop.node.bootstrap, "transactional.id": "hung", "log_level": 2})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("customers", b"{}", key=b"c3")
+    assert producer.flush(60) == 0
+    page = console.open("transactions")
+    row = page.get_by_role("group", name="Open transactions").get_by_role("row", name="hung")
+    row.get_by_role("button", name="Abort").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".plan")).to_contain_text("1 partition")
+    assert console.violations() == []
+    (before,) = [each for each in answer(shop, "/transactions")["transactions"] if each["transactional_id"] == "hung"]
+    assert before["state"] == "Ongoing", "a plan changes nothing"
+    dialog.get_by_role("button", name="Abort", exact=True).click()
+    expect(page.get_by_text("The transaction of hung has ended.")).to_be_visible()
+    expect(row).to_have_count(0)
+    with pytest.raises(KafkaException, match=r"fenced|epoch"):
+        producer.commit_transaction(60)

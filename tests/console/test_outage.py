@@ -1,5 +1,7 @@
-"""A node that stops under the page, and comes back."""
+"""A node that stops or hangs under the page, and comes back."""
 
+import os
+import signal
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
@@ -30,3 +32,17 @@ def test_a_page_outlives_its_node(browser: Browser, tmp_path: Path) -> None:
         node.start()
         expect(outage).to_have_count(0)
         expect(page.get_by_role("img", name="percent of the log is in use")).to_be_visible()
+
+
+def test_a_node_that_hangs_is_noticed(browser: Browser, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node, console_page(browser, node.admin) as console:
+        page = console.open("topics")
+        expect(page.get_by_text("There are no topics yet.")).to_be_visible()
+        outage = page.get_by_text("does not answer. Trying again")
+        os.kill(node.pid, signal.SIGSTOP)  # its sockets stay open, and take what is sent
+        try:
+            expect(outage).to_be_visible()
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+        expect(outage).to_have_count(0)
+        assert console.problems == []

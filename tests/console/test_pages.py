@@ -14,6 +14,7 @@ from tests.console.shop import COMMITTED, ORDERS, PARTITIONS, Shop, send_order
 
 PAGES = {
     "": "Cluster",
+    "nodes/1": "Node 1",
     "topics": "Topics",
     "topics/orders": "orders",
     "topics/orders/records": "Records",
@@ -22,6 +23,7 @@ PAGES = {
     "groups/billing": "billing",
     "transactions": "Transactions",
     "storage": "Storage",
+    "balance": "Balance",
     "nothing": "Not found",
 }
 """Titles by route."""
@@ -66,7 +68,9 @@ def test_the_cluster_page_shows_nodes_and_traffic(console: ConsolePage, shop: Sh
     expect(page.get_by_role("row", name="1 this up")).to_contain_text(shop.node.bootstrap)
     expect(page.get_by_text("Every partition has a leader")).to_be_visible()
     expect(page.locator(".chart canvas")).to_have_count(2)
-    expect(page.get_by_text("connections open")).to_be_visible()
+    row = page.get_by_role("row", name="1 this up")
+    expect(row).to_contain_text("MiB")  # memory
+    expect(row).to_contain_text("B/s")  # once there are two samples
     # The internal topics and their partitions are counted apart.
     expect(page.locator(".figure", has_text="Topics")).to_contain_text("and 2 internal")
     expect(page.locator(".figure", has_text="Topics").locator("dd a")).to_have_text(str(len(shop_topics(shop))))
@@ -78,8 +82,10 @@ def test_a_node_that_is_down_is_in_the_headline(console: ConsolePage, shop: Shop
     (own,) = found["nodes"]
     found["nodes"].append({**own, "id": 2, "self": False, "state": "down"})
     console.page.route("**/api/v1/cluster", lambda route: route.fulfill(json=found))
+    found["unreachable"] = [3]
     page = console.open()
     expect(page.get_by_text("Node 2 is down")).to_be_visible()
+    expect(page.get_by_text("Node 3 does not answer")).to_be_visible()
     expect(page.get_by_text("Every partition has a leader")).to_have_count(0)
 
 
@@ -385,6 +391,11 @@ def test_sizes_have_the_unit_that_they_are_rounded_to(console: ConsolePage) -> N
         "import('/console/js/format.js').then(({ bytes }) => [0, 1023, 1536, 2**30 - 4096, 1e15].map(bytes))"
     )
     assert shown == ["0 B", "1023 B", "1.5 KiB", "1 GiB", "909 TiB"]
+    shown = page.evaluate(
+        "import('/console/js/format.js').then(({ percent, perSecond, bytesPerSecond }) =>"
+        " [percent(0.0123), percent(1.5), perSecond(0.25), perSecond(1234), bytesPerSecond(1536)])"
+    )
+    assert shown == ["1.2 %", "150 %", "0.3/s", "1,234/s", "1.5 KiB/s"]
 
 
 def test_a_click_anywhere_in_a_record_opens_it(console: ConsolePage) -> None:
@@ -475,15 +486,87 @@ def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None
 
 
 def test_charts_without_data_say_so(console: ConsolePage) -> None:
-    def answer_nothing(route: Route) -> None:
-        route.fulfill(body="\n", content_type="application/x-ndjson")
-
-    console.page.route("**/api/v1/live", answer_nothing)
+    patterns = ("**/api/v1/live", "**/api/v1/cluster/figures")
+    for pattern in patterns:
+        console.page.route(pattern, lambda _: None)  # which is not answered
     for route in ("", "storage"):
         page = console.open(route)
         expect(page.get_by_text("Waiting for data …")).to_have_count(2)
         assert console.violations() == []
-    console.page.unroute("**/api/v1/live")
+    for pattern in patterns:
+        console.page.unroute(pattern)
     console.page.reload()
     expect(console.page.locator(".chart")).to_have_count(2)
     expect(console.page.get_by_text("Waiting for data …")).to_have_count(0)
+
+
+def test_a_node_shows_what_it_uses(console: ConsolePage) -> None:
+    page = console.open()
+    page.get_by_role("row", name="1 this up").get_by_role("link", name="1").click()
+    expect(page.locator("main h1")).to_have_text("Node 1")
+    figures = page.locator(".figure")
+    expect(figures.filter(has_text="CPU").locator("dd")).to_have_text(re.compile(r"^[\d.]+ % ?of a core"))
+    expect(figures.filter(has_text="Connections").locator("dd")).to_have_text(re.compile(r"^\d+$"))
+    expect(figures.filter(has_text="Up for").locator("dd")).to_have_text(re.compile(r"\d+ (s|min|h)$"))
+    expect(page.get_by_text("Waiting for data …")).to_have_count(0)
+    traffic = page.get_by_role("figure", name="Traffic of Kafka clients")
+    expect(traffic).to_contain_text(re.compile(r"in \d+ B/s"))
+    expect(page.locator(".chart canvas")).to_have_count(4)
+    console.open("nodes/9")
+    expect(page.get_by_text("Node 9 is not registered.")).to_be_visible()
+
+
+def test_connectors_are_shown_and_changed(console: ConsolePage, shop: Shop) -> None:
+    trace = "org.apache.kafka.connect.errors.ConnectException: no such table\n\tat org.example.Task.start"
+    task = {"id": 0, "state": "RUNNING", "worker": "10.0.0.7:8083", "trace": None}
+    tasks = [task, {**task, "id": 1, "state": "FAILED", "trace": trace}]
+    connector = {"name": "orders", "type": "source", "state": "RUNNING", "worker": "", "trace": None, "tasks": tasks}
+    clusters = [
+        {"name": "connect:8083", "error": None, "connectors": [connector]},
+        {"name": "other:8083", "error": "no answer within 5 s", "connectors": []},
+    ]
+    session = {**json.loads(shop.node.ask("/api/v1/session")), "has_connect": True}
+    changes: list[str] = []
+
+    def change(route: Route) -> None:
+        changes.append(route.request.url.partition("/connect/")[2])
+        route.fulfill(json={"cluster": "connect:8083", "connector": "orders"})
+
+    page = console.page
+    page.route("**/api/v1/session", lambda route: route.fulfill(json=session))
+    page.route("**/api/v1/connect", lambda route: route.fulfill(json={"clusters": clusters}))
+    page.route("**/api/v1/connect/**", change)
+    console.open()
+    page.get_by_role("link", name="Connect").click()
+    row = page.get_by_role("row", name="orders running")
+    expect(row).to_contain_text("1 running, 1 failed")
+    expect(page.get_by_text("no answer within 5 s")).to_be_visible()
+    page.get_by_text("Stack trace").click()
+    expect(page.locator(".failure pre")).to_have_text(trace)
+    assert console.violations() == []
+    dialog = page.get_by_role("dialog")
+    for name in ("Pause orders", "Restart orders", "Restart orders, task 1"):
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(dialog.locator(".plan")).to_be_visible()
+        dialog.get_by_role("button", name=name.partition(" ")[0], exact=True).click()
+        expect(dialog).to_have_count(0)
+    base = "connect%3A8083/connectors/orders"
+    assert changes == [f"{base}/pause", f"{base}/restart", f"{base}/tasks/1/restart"]
+    page.set_viewport_size(PHONE)
+    assert console.width() <= PHONE["width"]
+    assert page.evaluate(CUT_TABLES) == []
+
+
+def test_rates_are_not_guessed(console: ConsolePage) -> None:
+    found = console.open("topics").evaluate("""import('/console/js/figures.js').then(({ rates, totals }) => {
+        const figures = (node, at_ms, requests, started_ms = 0) => ({ node, at_ms, started_ms, requests });
+        const sample = (...nodes) => ({ byNode: new Map(nodes.map((each) => [each.node, each])) });
+        const all = [
+            sample(figures(1, 0, 10), figures(2, 0, 0)),
+            sample(figures(1, 2000, 30), figures(2, 2000, 4)),
+            sample(figures(1, 4000, 50)), // node 2 does not answer
+            sample(figures(1, 6000, 5, 5500), figures(2, 6000, 8)), // node 1 has started again
+        ];
+        return [rates(all, 1, "requests"), rates(all, 2, "requests"), totals(all, "requests")];
+    })""")
+    assert found == [[10, 10, None], [2, None, None], [12, 10, None]]

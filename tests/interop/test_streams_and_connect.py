@@ -1,22 +1,24 @@
 """Kafka Streams with exactly-once semantics, over kills of the node, and Kafka Connect: as their users run them."""
 
 import asyncio
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.lab.processes import free_port
 from tests.support.events import Event, create_topic, receive, send
 from tests.support.kafka_tools import QUICK_JVM
 from tests.support.node import NodeProcess
 from tests.support.tools import java, kafka_apps_class_path
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -121,18 +123,21 @@ def test_connect_copies_a_file_through_a_topic(tmp_path: Path) -> None:
     files = {
         "source": f"connector.class={file_connectors}.FileStreamSourceConnector\nfile={source}\ntopic=lines\n",
         "sink": f"connector.class={file_connectors}.FileStreamSinkConnector\nfile={sink}\ntopics=lines\n",
+        "broken": f"connector.class={file_connectors}.FileStreamSinkConnector\nfile={tmp_path}/no/file\ntopics=lines\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(f"name={name}\ntasks.max=1\n{text}")
-    with NodeProcess(tmp_path / "node") as node, (tmp_path / "log").open("w+") as log:
+    port = free_port()
+    urls = f"http://127.0.0.1:{port}"
+    with NodeProcess(tmp_path / "node", admin_connect_urls=urls) as node, (tmp_path / "log").open("w+") as log:
         create_topic(node.bootstrap, "lines", 1)
         (tmp_path / "worker").write_text(
             f"bootstrap.servers={node.bootstrap}\nkey.converter={converter}\nvalue.converter={converter}\n"
             f"offset.storage.file.filename={tmp_path / 'offsets'}\noffset.flush.interval.ms=500\n"
-            "listeners=http://127.0.0.1:0\nconsumer.auto.offset.reset=earliest\nplugin.discovery=only_scan\n"
+            f"listeners={urls}\nconsumer.auto.offset.reset=earliest\nplugin.discovery=only_scan\n"
         )
         worker = "org.apache.kafka.connect.cli.ConnectStandalone"
-        with application(worker, log, tmp_path / "worker", tmp_path / "source", tmp_path / "sink") as connect:
+        with application(worker, log, tmp_path / "worker", *(tmp_path / name for name in files)) as connect:
             found = receive(node.bootstrap, "lines", {0: len(lines)})
             assert [(event.value or b"").decode() for event in found] == lines
             with source.open("a") as more:
@@ -146,5 +151,35 @@ def test_connect_copies_a_file_through_a_topic(tmp_path: Path) -> None:
                     pause_s=0.1,
                 )
             )
+            check_connectors_at(node, f"127.0.0.1:{port}")
             assert connect.poll() is None
         assert sink.read_text().splitlines() == wanted
+
+
+def check_connectors_at(node: NodeProcess, name: str) -> None:
+    """The admin port shows the connectors of the cluster, with what has failed, and passes changes on."""
+
+    def connectors() -> dict[str, dict[str, Any]]:
+        (cluster,) = json.loads(node.ask("/api/v1/connect"))["clusters"]
+        assert (cluster["name"], cluster["error"]) == (name, None)
+        return {each["name"]: each for each in cluster["connectors"]}
+
+    def wait_for(connector: str, state: str) -> None:
+        wait_until(
+            lambda: [task["state"] for task in connectors().get(connector, {"tasks": []})["tasks"]] == [state],
+            f"the task of {connector} is {state}",
+            timeout_s=TIMEOUT_S,
+        )
+
+    wait_for("broken", "FAILED")
+    found = connectors()
+    assert "Couldn't find or create file" in found["broken"]["tasks"][0]["trace"]
+    assert {each: found[each]["type"] for each in found} == {"source": "source", "sink": "sink", "broken": "sink"}
+    wait_for("source", "RUNNING")
+    for action, state in (("pause", "PAUSED"), ("resume", "RUNNING")):
+        node.ask(f"/api/v1/connect/{name}/connectors/source/{action}", "POST")
+        wait_for("source", state)
+    node.ask(f"/api/v1/connect/{name}/connectors/broken/tasks/0/restart", "POST")
+    node.ask(f"/api/v1/connect/{name}/connectors/sink/restart", "POST")
+    wait_for("sink", "RUNNING")
+    wait_for("broken", "FAILED")

@@ -57,6 +57,7 @@ def test_only_records_of_coordinators_and_messages_between_nodes_have_no_indepen
         "anabranch.protocol.messages.embedded.consumer_offsets",
         "anabranch.protocol.messages.embedded.transaction_state",
         "anabranch.protocol.messages.internal.authenticate",
+        "anabranch.protocol.messages.internal.describe_node",
         "anabranch.protocol.messages.internal.describe_runs",
         "anabranch.protocol.messages.internal.hand_over",
         "anabranch.protocol.messages.internal.hello",

@@ -106,6 +106,15 @@ def test_versions_read_kafkas_notation() -> None:
 
 
 def test_apis_between_nodes_have_keys_that_apache_kafka_will_never_use() -> None:
-    names = ["Hello", "Authenticate", "PrepareMove", "HandOver", "Relay", "DescribeRuns", "RegistryCall"]
+    names = [
+        "Hello",
+        "Authenticate",
+        "PrepareMove",
+        "HandOver",
+        "Relay",
+        "DescribeRuns",
+        "RegistryCall",
+        "DescribeNode",
+    ]
     assert {key: api.name for key, api in INTERNAL_APIS.items()} == dict(enumerate(names, 32_000))
     assert not INTERNAL_APIS.keys() & APIS.keys()

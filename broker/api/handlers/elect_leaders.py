@@ -97,6 +97,16 @@ def _judge_preferred(serving: Serving, topic: Topic, index: int) -> PartitionRes
     return None
 
 
+def preferred_moves(serving: Serving) -> Mapping[Place, int]:
+    """Return the partitions that a preferred election of all would move, with the node that would lead each."""
+    return {
+        Place(topic.name, index): info.preferred
+        for topic in serving.topics
+        for index, info in enumerate(topic.info.partitions)
+        if _judge_preferred(serving, topic, index) is None
+    }
+
+
 async def _elect_preferred(
     serving: Serving, places: Sequence[Place], timeout_s: float
 ) -> Mapping[Place, PartitionResult]:

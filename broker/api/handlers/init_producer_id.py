@@ -49,4 +49,4 @@ def guard(caller: Caller, request: InitProducerIdRequest) -> Verdict:
     return Passed(request) if code is None else Refused(InitProducerIdResponse(error_code=code, producer_epoch=-1))
 
 
-API = declare(InitProducerIdRequest, handle, guard=guard, waits_for=transaction)
+API = declare(InitProducerIdRequest, handle, guard=guard, waits_for=transaction, relayed=True)

@@ -34,6 +34,7 @@ from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.errors import KafkaError, ProtocolError
 from anabranch.protocol.messages.internal import authenticate, hello
 from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
+from anabranch.protocol.messages.internal.describe_node import DescribeNodeRequest, DescribeNodeResponse
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
 from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from anabranch.protocol.messages.internal.hello import HelloRequest, HelloResponse
@@ -109,6 +110,14 @@ INTERNAL_HANDLERS: Final = _by_key(
     replace(describe_quorum.API, min_version=describe_quorum.NODES_SINCE, function=describe_quorum.report),
 )
 """The APIs that nodes send to each other. Only their versions for brokers."""
+
+
+def describe_node_handler(describe: Callable[[], DescribeNodeResponse]) -> Handler:
+    """Return the handler of DescribeNode, which answers with what `describe` returns.
+
+    It is relayed, so that a node of an earlier version says that it does not know it, instead of closing the link.
+    """
+    return declare(DescribeNodeRequest, lambda *_: describe(), guard=open_to_all, relayed=True)
 
 
 def internal_handlers(local: LocalRequests) -> Handlers:

@@ -1,8 +1,10 @@
 """Settings of the admin port: its address, TLS, and who may read and operate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from anabranch.broker.node.settings.area import Area, Port, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
@@ -20,6 +22,14 @@ class AdminSettings(Area):
 
     enabled: bool | None = setting(
         default=None, description="Listen on the port. Unset: if the extra `console` is installed."
+    )
+    connect_urls: str = setting(
+        default="",
+        description="URLs of Kafka Connect clusters, separated by commas: the REST port of a worker of each, as "
+        "http://connect:8083. The console shows their connectors, and pauses, resumes and restarts them.",
+    )
+    connect_credentials: Secret | None = setting(
+        default=None, description="`user:password` for these clusters (HTTP Basic)."
     )
     on_demand: bool = setting(
         default=False,
@@ -110,6 +120,12 @@ class AdminSettings(Area):
     )
 
     @property
+    def connect_clusters(self) -> Mapping[str, str]:
+        """URLs of Kafka Connect clusters without a slash at the end, by `host:port`."""
+        urls = [url.strip().rstrip("/") for url in self.connect_urls.split(",") if url.strip()]
+        return {urlsplit(url).netloc: url for url in urls}
+
+    @property
     def is_wanted(self) -> bool:
         """True if the port is to listen."""
         return is_installed("console") if self.enabled is None else self.enabled
@@ -154,6 +170,11 @@ def check_admin(area: AdminSettings) -> None:
     for name in TOKENS:
         if getattr(area, name) is not None and getattr(area, f"{name}_file") is not None:
             raise SettingsError(f"setting admin.{name}_file: set beside admin.{name}: remove one of them")
+    if not _are_urls(area.connect_urls):
+        raise SettingsError(
+            "setting admin.connect_urls: expected URLs such as http://host:port, without a user, each of another host "
+            "or port, with commas between them"
+        )
     if area.ssl_client_auth != "none":
         for name in ("ssl_certificate_file", "ssl_ca_file"):
             if getattr(area, name) is None:
@@ -168,3 +189,21 @@ def check_admin(area: AdminSettings) -> None:
         raise SettingsError("setting admin.ssl_operators: set, but admin.ssl_client_auth is 'none'")
     if area.ssl_key_file is not None and area.ssl_certificate_file is None:
         raise SettingsError("setting admin.ssl_key_file: set without admin.ssl_certificate_file")
+
+
+def _are_urls(text: str) -> bool:
+    """Return whether a text names web servers, each once."""
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    try:
+        parts = [urlsplit(url) for url in urls]
+        places = {(each.hostname, each.port) for each in parts}
+    except ValueError:
+        return False
+    are_plain = all(
+        each.scheme in {"http", "https"}
+        and each.hostname
+        and "@" not in each.netloc
+        and not (each.query or each.fragment)
+        for each in parts
+    )
+    return are_plain and len(places) == len(urls)

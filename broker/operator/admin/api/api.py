@@ -13,8 +13,10 @@ from anabranch.broker.operator.admin.api.audit import AuditEndpoints
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import ClusterEndpoints
 from anabranch.broker.operator.admin.api.compaction import CompactionEndpoints
+from anabranch.broker.operator.admin.api.connect import ConnectEndpoints
 from anabranch.broker.operator.admin.api.delegation_tokens import TokenEndpoints
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, openapi_document
+from anabranch.broker.operator.admin.api.figures import FigureEndpoints
 from anabranch.broker.operator.admin.api.group_changes import GroupChangeEndpoints
 from anabranch.broker.operator.admin.api.groups import GroupEndpoints, Groups
 from anabranch.broker.operator.admin.api.live import LiveEndpoints
@@ -56,12 +58,13 @@ class Api:
         self._records = RecordEndpoints(node, calls, offsets, Schemas(settings, serving))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(serving, calls).endpoints,
+            *FigureEndpoints(calls).endpoints,
             *NodeEndpoints(serving, node.upkeep.failover).endpoints,
             *StatusEndpoints(node).endpoints,
             *TopicEndpoints(topics).endpoints,
             *TopicChangeEndpoints(serving, topics, local).endpoints,
             *TopicMoveEndpoints(node).endpoints,
-            *PartitionMoveEndpoints(serving).endpoints,
+            *PartitionMoveEndpoints(serving, local).endpoints,
             *self._records.endpoints,
             *ProduceEndpoints(serving, calls).endpoints,
             *GroupEndpoints(groups, offsets).endpoints,
@@ -75,6 +78,7 @@ class Api:
             *StorageEndpoints(node, calls).endpoints,
             *StoppedEndpoints(serving).endpoints,
             *CompactionEndpoints(node).endpoints,
+            *ConnectEndpoints(settings).endpoints,
             *LiveEndpoints(node).endpoints,
             Endpoint("GET", "/openapi.json", "This document.", self._document, None),
         ]

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from anabranch.broker.api.handlers.leadership import NO_LEADER, find_leadership
 from anabranch.broker.api.handlers.local import LocalRefusal, LocalRequests, User
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.protocol.codec import decode_exact, encode
@@ -37,9 +37,9 @@ class Calls:
         self._silent_until_s: dict[int, float] = {}
         """Time until which nodes are not asked in groups, since they have not answered a moment ago."""
 
-    async def call(self, node_id: int, request: Any, user: User) -> Any:
+    async def call(self, node_id: int, request: Any, user: User, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Return the response of a node. Raises PeerUnavailable, LocalRefusal, TimeoutError."""
-        async with asyncio.timeout(CALL_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             if node_id == self._serving.node_id:
                 return await self._local.call(request, user)
             handler = self._local.handler_of(request)
@@ -64,9 +64,9 @@ class Calls:
             return None
 
     async def call_each(
-        self, node_ids: Iterable[int], make: Callable[[int], Any], user: User
+        self, node_ids: Iterable[int], make: Callable[[int], Any], user: User, timeout_s: float = CALL_TIMEOUT_S
     ) -> tuple[Mapping[int, Any], list[int]]:
-        """Ask several nodes at once. Return the responses by node, and the nodes that have not answered."""
+        """Ask several nodes at once. Return the responses by node, and the nodes that have not answered in time."""
         answers: dict[int, Any] = {}
         unreachable: list[int] = []
         clock = asyncio.get_running_loop().time
@@ -76,7 +76,7 @@ class Calls:
                 if clock() < self._silent_until_s.get(node_id, 0.0):
                     unreachable.append(node_id)
                 else:
-                    answers[node_id] = await self.call(node_id, make(node_id), user)
+                    answers[node_id] = await self.call(node_id, make(node_id), user, timeout_s)
             except (PeerUnavailable, TimeoutError):
                 self._silent_until_s[node_id] = clock() + SILENCE_S
                 unreachable.append(node_id)
@@ -139,3 +139,12 @@ class Calls:
         if topic is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         return self.needed_leader(OFFSETS_TOPIC, partition_of(group_id, len(topic.info.partitions)))
+
+    def transaction_coordinator_of(self, transactional_id: str) -> int:
+        """Return the node that coordinates a transactional id. Raises KafkaError if there is none."""
+        topic = self._serving.topics.get(TRANSACTION_TOPIC)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id} does not exist"
+            )
+        return self.needed_leader(TRANSACTION_TOPIC, partition_of(transactional_id, len(topic.info.partitions)))

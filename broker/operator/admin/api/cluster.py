@@ -20,6 +20,8 @@ from anabranch.s3stream.outages import Outage
 
 VERSION: Final = version("anabranch")
 CATALOG_TIMEOUT_S: Final = 2.0
+GROUPS_TIMEOUT_S: Final = 2.0
+"""Time for the number of groups: pages show with this answer which nodes are down, and must not wait for those."""
 _STATES: Final[dict[NodeState, Literal["up", "down", "draining", "stopped"]]] = {
     NodeState.UP: "up",
     NodeState.DRAINING: "draining",
@@ -35,6 +37,8 @@ class Session(Model):
     role: Literal["reader", "operator"]
     authentication: bool
     may_read_records: bool
+    has_connect: bool
+    """True if the settings name Kafka Connect clusters."""
     version: str
     cluster_id: str
     node_id: int
@@ -96,6 +100,7 @@ class ClusterEndpoints:
             role="operator" if call.may_operate else "reader",
             authentication=not settings.is_open,
             may_read_records=may_read_records(self._serving, call),
+            has_connect=bool(settings.connect_clusters),
             version=VERSION,
             cluster_id=self._serving.settings.node.cluster,
             node_id=self._serving.node_id,
@@ -112,7 +117,7 @@ class ClusterEndpoints:
         groups, unreachable = 0, list[int]()
         if serving.topics.get(OFFSETS_TOPIC) is not None:
             answers, unreachable = await self._calls.call_each(
-                self._calls.living(), lambda _: ListGroupsRequest(), call.user
+                self._calls.living(), lambda _: ListGroupsRequest(), call.user, GROUPS_TIMEOUT_S
             )
             groups = sum(len(answer.groups) for answer in answers.values())
         storage = serving.storage

@@ -18,7 +18,7 @@ from anabranch.broker.cluster.membership.overview import (
     describe_nodes,
 )
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.operator.admin.api.endpoints import ROOT_CONFIG, ApiError, Call, Endpoint, Model
+from anabranch.broker.operator.admin.api.endpoints import ROOT_CONFIG, ApiError, Call, Endpoint, Model, ValidationQuery
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 ID_DIGITS_MAX: Final = 10
@@ -96,8 +96,18 @@ class NodeEndpoints:
             Endpoint("GET", f"{path}/loss", loss, self._loss, LossAnswer, is_limited=False),
             Endpoint("POST", f"{path}/give-up", give_up, self._give_up, LossAnswer, GiveUpQuery, is_limited=False),
             Endpoint("GET", drain, "How far the drain of a node is.", self._drain, Drain),
-            Endpoint("POST", drain, "Move away what a node leads.", self._begin_drain, Drain, is_limited=False),
-            Endpoint("DELETE", drain, "End the drain of a node.", self._end_drain, Drain, is_limited=False),
+            Endpoint(
+                "POST",
+                drain,
+                "Move away what a node leads.",
+                self._begin_drain,
+                Drain,
+                ValidationQuery,
+                is_limited=False,
+            ),
+            Endpoint(
+                "DELETE", drain, "End the drain of a node.", self._end_drain, Drain, ValidationQuery, is_limited=False
+            ),
         ]
 
     async def _status(self, _: Call) -> ClusterAnswer:
@@ -132,11 +142,13 @@ class NodeEndpoints:
         others = [each for each in members.living() if each.node_id != node_id and each.node_id not in members.draining]
         if not others:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"No other node could lead the partitions of node {node_id}.")
-        await self._serving.move_requests.set_draining(node_id, draining=True)
+        if not call.query.validate_only:
+            await self._serving.move_requests.set_draining(node_id, draining=True)
         return await self._drain(call)
 
     async def _end_drain(self, call: Call) -> Drain:
-        await self._serving.move_requests.set_draining(_node_id(call), draining=False)
+        if not call.query.validate_only:
+            await self._serving.move_requests.set_draining(_node_id(call), draining=False)
         return await self._drain(call)
 
     async def _drain(self, call: Call) -> Drain:

@@ -37,6 +37,8 @@ class TopicRow(Model):
     leaderless: int
     records: int | None
     """Offsets between start and end of all partitions; null if some leader has not answered."""
+    end_offsets: int | None
+    """Sum of the end offsets of all partitions, which grows with each record: the rate follows from two answers."""
     bytes: int | None
     """Bytes in objects, and in the log as far as they are in no object yet; null if some leader does not know."""
     cleanup_policy: str
@@ -147,6 +149,7 @@ class Topics:
             leaders=sorted(leaders - {NO_LEADER}),
             leaderless=sum(self._calls.leader_of(*key) == NO_LEADER for key in keys),
             records=sum(ends[key] - starts[key] for key in keys) if is_known else None,
+            end_offsets=sum(ends[key] for key in keys) if is_known else None,
             bytes=sum(sizes[key] for key in keys) if all(key in sizes for key in keys) else None,
             cleanup_policy=_cleanup_policy(topic),
             retention_ms=topic.config.retention_ms,

@@ -197,6 +197,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
         "admin.read_token",
         "admin.operate_token",
         "admin.schemas_token",
+        "admin.connect_credentials",
         "admin.schema_registry_credentials",
         "delegation_token.secret_key",
     }

@@ -4,6 +4,8 @@ import { getState, update } from "./store.js";
 const BASE = "/api/v1";
 const TOKEN_KEY = "anabranch.token";
 const TIMEOUT_MS = 30_000;
+/** Time within which a node answers a probe, which needs no work of it. */
+const PROBE_MS = 3_000;
 
 /** A request that failed. `status` is 0 if the node did not answer. The message is one line to show. */
 export class ApiError extends Error {
@@ -67,7 +69,7 @@ async function send(method, path, body, signal) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (error.name === "TimeoutError") {
-      throw new ApiError(0, `the node did not answer within ${TIMEOUT_MS / 1000} s: try again`);
+      throw new ApiError(0, "the node did not answer in time: try again");
     }
     noteReachable(false);
     throw new ApiError(0, "the node does not answer: it is stopped, or the network between is broken");
@@ -86,6 +88,21 @@ async function json(method, path, { body, signal } = {}) {
 
 const get = (parts, query, signal) => json("GET", url(parts, query), { signal });
 const change = (method, parts, body, query) => json(method, url(parts, query), { body });
+
+/**
+ * Ask whether the node answers at all. A node that is stopped or hangs takes the connection, and then says nothing: no
+ * other request tells that in time, since some may take long.
+ */
+async function probe(signal) {
+  const limit = AbortSignal.timeout(PROBE_MS);
+  try {
+    const response = await send("GET", "/health/live", undefined, AbortSignal.any([signal, limit]));
+    await response.text();
+  } catch (error) {
+    if (limit.aborted && !signal.aborted) noteReachable(false);
+    throw error;
+  }
+}
 
 /** Yield the objects of an open stream of lines, until it ends. Throws ApiError; AbortError if aborted. */
 async function* lines(path, signal) {
@@ -107,8 +124,17 @@ async function* lines(path, signal) {
 }
 
 export const api = {
+  probe,
   session: (signal) => get(["session"], {}, signal),
   cluster: (signal) => get(["cluster"], {}, signal),
+  figures: (signal) => get(["cluster", "figures"], {}, signal),
+  clusterStatus: (signal) => get(["cluster", "status"], {}, signal),
+  election: (signal) => get(["cluster", "election"], {}, signal),
+  elect: () => change("POST", ["cluster", "election"], {}),
+  drain: (node, isWanted, validateOnly) =>
+    change(isWanted ? "POST" : "DELETE", ["nodes", node, "drain"], {}, validateOnly ? { validate_only: "true" } : {}),
+  move: (topic, partitions, to, validateOnly) =>
+    change("POST", ["topics", topic, "moves"], {}, { partitions, to, validate_only: validateOnly ? "true" : "" }),
 
   topics: (signal) => get(["topics"], {}, signal),
   topic: (name, signal) => get(["topics", name], {}, signal),
@@ -132,6 +158,12 @@ export const api = {
   deleteGroup: (id, validateOnly) => change("DELETE", ["groups", id], {}, validateOnly ? { validate_only: "true" } : {}),
 
   transactions: (signal) => get(["transactions"], {}, signal),
+  abortTransaction: (id, validateOnly) =>
+    change("POST", ["transactions", id, "abort"], {}, validateOnly ? { validate_only: "true" } : {}),
+  connect: (signal) => get(["connect"], {}, signal),
+  /** `action`: ["pause"], ["resume"], ["restart"] or ["tasks", id, "restart"]. */
+  changeConnector: (cluster, connector, action) => change("POST", ["connect", cluster, "connectors", connector, ...action], {}),
+
   storage: (signal) => get(["storage"], {}, signal),
   live: (signal) => lines(url(["live"]), signal),
 };

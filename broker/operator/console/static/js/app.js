@@ -12,16 +12,24 @@ import { ErrorLine } from "./components/basics.js";
 import { SignIn } from "./pages/sign_in.js";
 import { findPage } from "./pages/index.js";
 
+/** Sections: name, path, and whether a session has it. */
 const SECTIONS = [
   ["Cluster", []],
   ["Topics", ["topics"]],
   ["Groups", ["groups"]],
   ["Transactions", ["transactions"]],
   ["Storage", ["storage"]],
+  ["Balance", ["balance"]],
+  ["Connect", ["connect"], (session) => session?.has_connect],
 ];
 const CLUSTER_MS = 10_000;
+/** Pause between the questions whether the node answers. */
+const PROBE_PAUSE_MS = 2_000;
 /** Pause between attempts while the node does not answer. */
 const AGAIN_MS = 1_500;
+
+/** The section of a page: nodes belong to the cluster. */
+const sectionOf = (route) => (route.path[0] === "nodes" ? "" : (route.path[0] ?? ""));
 
 export function App() {
   const route = useRoute();
@@ -40,7 +48,7 @@ export function App() {
       update({ cluster });
       return cluster;
     },
-    isDown ? AGAIN_MS : CLUSTER_MS,
+    CLUSTER_MS,
     [needsToken],
   );
   return html`
@@ -93,9 +101,9 @@ function Header({ showHelp, route }) {
     <header class="top">
       <a class="brand" href=${href([])}><img src="icon.svg" alt="" width="24" height="24" /><span>Anabranch</span></a>
       <nav class="sections" aria-label="Sections">
-        ${SECTIONS.map(
+        ${SECTIONS.filter(([, , isThere]) => !isThere || isThere(session)).map(
           ([text, path]) => html`
-            <a href=${href(path)} aria-current=${(route.path[0] ?? "") === (path[0] ?? "") ? "page" : undefined}>${text}</a>
+            <a href=${href(path)} aria-current=${sectionOf(route) === (path[0] ?? "") ? "page" : undefined}>${text}</a>
           `,
         )}
       </nav>
@@ -121,6 +129,7 @@ function signOut() {
 function Outage() {
   const since = useStore((state) => state.unreachableSince);
   const cluster = useStore((state) => state.cluster);
+  usePoll((signal) => api.probe(signal), since === null ? PROBE_PAUSE_MS : AGAIN_MS, []);
   const [, setTick] = useState(0);
   useEffect(() => {
     if (since === null) return undefined;

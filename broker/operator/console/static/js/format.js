@@ -5,6 +5,16 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 /** The last time that JavaScript can write as a date. */
 const TIME_MAX_MS = 8.64e15;
 
+/** `12 %`; a dash for what is not known. */
+export const percent = (share) => (share === null || share === undefined ? "–" : `${share < 0.1 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`);
+
+/** `1.4 MiB/s`. */
+export const bytesPerSecond = (value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`);
+
+/** `12/s`, `0.3/s`. */
+export const perSecond = (value) =>
+  value === null || value === undefined ? "–" : `${number(value > 0 && value < 10 ? Number(value.toFixed(1)) : Math.round(value))}/s`;
+
 /** `12,345`; a dash for what is not known. */
 export function number(value) {
   return value === null || value === undefined ? "–" : NUMBERS.format(value);

@@ -5,7 +5,7 @@ import { nextTheme } from "./theme.js";
 const PREFIX_MS = 1_500;
 
 /** Pages by the key that follows `g`. */
-const PAGES = { c: [], t: ["topics"], g: ["groups"], x: ["transactions"], s: ["storage"] };
+const PAGES = { c: [], t: ["topics"], g: ["groups"], x: ["transactions"], s: ["storage"], b: ["balance"] };
 
 /** What the help shows: keys and what they do. */
 export const SHORTCUTS = [
@@ -21,6 +21,7 @@ export const SHORTCUTS = [
   ["g g", "Go to groups"],
   ["g x", "Go to transactions"],
   ["g s", "Go to storage"],
+  ["g b", "Go to balance"],
 ];
 
 /** Click the first element that a key stands for, if the page has one: `data-key="n"`. */

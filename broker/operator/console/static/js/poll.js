@@ -59,3 +59,18 @@ export function usePoll(load, interval_ms, dependencies) {
   const isCurrent = result.key === key;
   return { data: isCurrent ? result.data : null, error: isCurrent ? result.error : null, loading: result.loading, refresh };
 }
+
+/** Hook: the last two different answers of a poll, older first: [{at_ms, data}, ...]. */
+export function useLastTwo(data) {
+  const kept = useRef([]);
+  if (data !== null && kept.current.at(-1)?.data !== data) kept.current = [...kept.current.slice(-1), { at_ms: Date.now(), data }];
+  return kept.current;
+}
+
+/** Return the growth in a second of a total between two answers; null if it is not known, or has shrunk. */
+export function growthOf(answers, total) {
+  if (answers.length < 2) return null;
+  const [before, now] = answers.map(({ data }) => total(data));
+  const seconds = (answers[1].at_ms - answers[0].at_ms) / 1000;
+  return before === null || now === null || now < before || seconds <= 0 ? null : (now - before) / seconds;
+}

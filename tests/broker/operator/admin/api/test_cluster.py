@@ -12,8 +12,11 @@ from anabranch.broker.api.handlers import HANDLERS, local
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.peers.interface import PeerUnavailable
-from anabranch.broker.operator.admin.api import calls, endpoints
+from anabranch.broker.operator.admin.api import calls, cluster, endpoints, figures
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages import api_versions, list_groups, metadata
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.internal.relay import RelayRequest
@@ -22,12 +25,14 @@ from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.admin_api import ApiClient, api_client
 from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
 
 GROUPS, TRANSACTIONS = 0, 1
+LOADING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 NAMES = [f"name-{at}" for at in range(20)]
 
 
@@ -88,11 +93,11 @@ async def test_one_node_shows_what_others_lead_and_coordinate(nodes: list[Node],
         request = InitProducerIdRequest(transactional_id=transaction, transaction_timeout_ms=60_000)
         while (await other.call(request, 4)).error_code:
             pass  # it is still loading
-    cluster = await api.get("/cluster")
-    assert [(row["id"], row["state"], row["self"]) for row in cluster["nodes"]] == [(1, "up", True), (2, "up", False)]
-    assert (cluster["groups"], cluster["unreachable"]) == (1, [])
+    found = await api.get("/cluster")
+    assert [(row["id"], row["state"], row["self"]) for row in found["nodes"]] == [(1, "up", True), (2, "up", False)]
+    assert (found["groups"], found["unreachable"]) == (1, [])
     (row,) = [row for row in (await api.get("/topics"))["topics"] if row["name"] == "t"]
-    assert (row["leaders"], row["records"]) == ([1, 2], 5)
+    assert (row["leaders"], row["records"], row["end_offsets"]) == ([1, 2], 5, 5)
     assert row["bytes"] == len(batch_of(b"1", b"2")) + len(batch_of(b"3", b"4", b"5"))
     topic = await api.get("/topics/t")
     ends = {each["index"]: each["high_watermark"] for each in topic["partitions"]}
@@ -187,3 +192,111 @@ async def test_an_answer_ends_in_limited_time(
     monkeypatch.setattr(nodes[0].serving.catalog, "find_ranges", hang)
     reason = "no answer in time: look what is there, and try again"
     assert await api.failure("GET", f"/topics/t/partitions/{led(nodes[0])}/storage") == (504, reason)
+
+
+async def test_figures_of_all_nodes_are_shown(nodes: list[Node], api: ApiClient) -> None:
+    second = nodes[1]
+    async with raw_client(second.bootstrap) as other:
+        await other.produce("t", [batch_of(b"1")], partition=led(second))
+        found = await api.get("/cluster/figures")
+        assert ([each["node"] for each in found["nodes"]], found["unreachable"]) == ([1, 2], [])
+        own, its = found["nodes"]
+        assert (own["connections"], own["received_bytes"]) == (0, 0)
+        assert (its["connections"], its["requests"]) == (1, 1)
+        assert its["received_bytes"] == second.ports.clients.bytes_in > 0
+        assert 0 < its["log_used_bytes"] <= its["log_capacity_bytes"] == second.wal.capacity_bytes
+        assert its["started_ms"] <= its["at_ms"] <= second.serving.now_ms()
+        assert 0 < its["memory_bytes"] < its["memory_available_bytes"] == second.memory.available_bytes
+        assert 0 < its["disk_free_bytes"] < its["disk_total_bytes"]
+        await other.produce("t", [batch_of(b"2")], partition=led(second))
+        _, later = (await api.get("/cluster/figures"))["nodes"]
+    assert later["requests"] == its["requests"] + 1
+    assert later["cpu_ms"] >= its["cpu_ms"] > 0
+
+
+async def test_a_node_that_hangs_holds_up_neither_the_headline_nor_figures(
+    nodes: list[Node], api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes
+    async with raw_client(first.bootstrap) as client:
+        await commit(client, await coordinated_by(first, GROUPS, client))
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(calls, "SILENCE_S", 0)
+    monkeypatch.setattr(cluster, "GROUPS_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(figures, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(first.serving.links, "call", hang)
+    found = await api.get("/cluster")
+    assert (found["groups"], found["unreachable"]) == (1, [second.serving.node_id])
+    found = await api.get("/cluster/figures")
+    assert ([each["node"] for each in found["nodes"]], found["unreachable"]) == ([1], [second.serving.node_id])
+
+
+async def test_a_transaction_is_aborted_by_its_coordinator_on_another_node(nodes: list[Node], api: ApiClient) -> None:
+    first, second = nodes
+    async with raw_client(first.bootstrap) as own, raw_client(second.bootstrap) as other:
+        name = await coordinated_by(second, TRANSACTIONS, other)
+        begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        while (producer := await other.call(begin, 4)).error_code:
+            assert producer.error_code in LOADING
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0, 1])],
+        )
+        (added,) = (await other.call(add, 3)).results_by_topic_v3_and_below
+        assert [each.partition_error_code for each in added.results_by_partition] == [0, 0]
+        batch = batch_of(
+            b"1",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=0,
+            attributes=TRANSACTIONAL_MASK,
+        )
+        data = [PartitionProduceData(index=led(first), records=bytes(batch))]
+        produce = ProduceRequest(
+            transactional_id=name,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[TopicProduceData(name="t", partition_data=data)],
+        )
+        assert (await own.call(produce, 9)).responses[0].partition_responses[0].error_code == 0
+        path = f"/transactions/{name}/abort"
+        plan = await api.ask("POST", path, validate_only="true")
+        assert (plan["state"], plan["coordinator"], len(plan["partitions"])) == ("Ongoing", second.serving.node_id, 2)
+        partition = first.serving.topics.partition("t", led(first))
+        assert partition.last_stable_offset == 0, "a plan changes nothing"
+        assert await api.ask("POST", path) == plan
+        assert partition.last_stable_offset == partition.high_watermark == 2, "the marker is written"
+        assert (await own.call(produce, 9)).responses[0].partition_responses[0].error_code, "the producer is fenced"
+        (row,) = (await api.get("/transactions"))["transactions"]
+        assert row["state"] in {"Empty", "CompleteAbort"}
+        status, reason = await api.failure("POST", path)
+        assert (status, reason.rpartition(":")[0]) == (
+            409,
+            f"transactional id {name} has no transaction that can be aborted",
+        )
+    assert await api.failure("POST", "/transactions/nope/abort") == (404, "transactional id nope does not exist")
+
+
+async def test_partitions_are_moved_and_elected_back(nodes: list[Node], api: ApiClient) -> None:
+    first, second = nodes
+    moved = led(second)
+    assert await api.get("/cluster/election") == {"moves": [], "more": False}
+    order = {"to": 1, "topic": "t", "partitions": [moved]}
+    assert await api.ask("POST", "/topics/t/moves", to=1, partitions=moved, validate_only="true") == order
+    assert (await api.get("/cluster/status"))["moves"] == [], "a plan changes nothing"
+    plan = await api.ask("POST", "/nodes/2/drain", validate_only="true")
+    assert (plan["draining"], plan["leads"]) == (False, len(first.serving.move_requests.led_by(2)))
+    await api.ask("POST", "/nodes/2/drain")
+    await until(lambda: not first.serving.move_requests.led_by(2), timeout_s=60, pause_s=0.01)
+    assert (await api.ask("DELETE", "/nodes/2/drain", validate_only="true"))["draining"]
+    assert not (await api.ask("DELETE", "/nodes/2/drain"))["draining"]
+    plan = await api.get("/cluster/election")
+    (move,) = [each for each in plan["moves"] if each["topic"] == "t"]
+    assert move == {"topic": "t", "partition": moved, "from": 1, "to": 2}
+    assert await api.ask("POST", "/cluster/election") == plan
+    await until(lambda: led(second) == moved, timeout_s=60, pause_s=0.01)

@@ -1,29 +1,34 @@
 // The cluster and its nodes.
 import { api } from "../api.js";
-import { Empty, Figures, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, Name, PageError, PageHead, Section, State, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
 import { Table } from "../components/table.js";
-import { bytes, count, number, time } from "../format.js";
+import { rate, totals, useFigures } from "../figures.js";
+import { bytes, bytesPerSecond, count, number, percent, perSecond, time } from "../format.js";
 import { html } from "../html.js";
-import { differences, useLive } from "../live.js";
 import { usePoll } from "../poll.js";
 import { href } from "../router.js";
 import { useMayOperate, useStore } from "../store.js";
 
-const KINDS = { up: "good", draining: "warn", down: "bad", stopped: "off" };
+const INTERVAL_MS = 2_000;
+/** CPU time in ms that makes one core busy for a second. */
+export const CORE_MS = 1_000;
+/** Kinds of the states of nodes. */
+export const NODE_KINDS = { up: "good", draining: "warn", down: "bad", stopped: "off" };
 
 export function ClusterPage() {
-  const poll = usePoll((signal) => api.cluster(signal), 4_000, []);
+  const poll = usePoll((signal) => api.cluster(signal), INTERVAL_MS, []);
+  const figures = useFigures();
   const cluster = poll.data;
+  const { samples } = figures;
   return html`
     <${PageHead} title="Cluster" />
     ${cluster === null
       ? html`<${Waiting} poll=${poll} />`
       : html`
-          <${Unreachable} nodes=${cluster.unreachable} />
           <${Summary} cluster=${cluster} />
-          <${Section} id="nodes" title="Nodes"><${Nodes} nodes=${cluster.nodes} /><//>
-          <${Traffic} nodeId=${cluster.node_id} />
+          <${Section} id="nodes" title="Nodes"><${Nodes} nodes=${cluster.nodes} samples=${samples} /><//>
+          <${Traffic} poll=${figures} samples=${samples} />
         `}
   `;
 }
@@ -34,8 +39,10 @@ function Summary({ cluster }) {
   const mayOperate = useMayOperate();
   const isDown = useStore((state) => state.unreachableSince !== null);
   const up = cluster.nodes.filter((node) => node.state === "up").length;
+  const down = cluster.nodes.filter((node) => node.state === "down");
   const problems = [
-    ...cluster.nodes.filter((node) => node.state === "down").map((node) => `Node ${node.id} is down`),
+    ...down.map((node) => `Node ${node.id} is down`),
+    ...cluster.unreachable.filter((id) => !down.some((node) => node.id === id)).map((id) => `Node ${id} does not answer`),
     ...(cluster.writable ? [] : [`This node cannot write: ${cluster.obstacles.join("; ") || "see its log"}`]),
     ...(cluster.leaderless ? [`${count(cluster.leaderless, "partition")} without a leader`] : []),
     ...cluster.outages.map((each) => `${each.where} since ${time(each.since_ms)}: ${each.reason}`),
@@ -65,42 +72,49 @@ function Summary({ cluster }) {
   `;
 }
 
-function Nodes({ nodes }) {
+function Nodes({ nodes, samples }) {
+  const now = samples.at(-1)?.byNode ?? new Map();
+  const rateColumn = (title, counter, format) => ({
+    title,
+    cell: (node) => format(rate(samples, node.id, counter)),
+    value: (node) => rate(samples, node.id, counter),
+    numeric: true,
+    wide: true,
+  });
   const columns = [
     {
       title: "Node",
-      cell: (node) => html`${node.id}${node.self && html` <span class="badge">this</span>`}`,
+      cell: (node) => html`<a href=${href(["nodes", node.id])}>${node.id}</a>${node.self && html` <span class="badge">this</span>`}`,
       value: (node) => node.id,
     },
-    { title: "State", cell: (node) => html`<${State} kind=${KINDS[node.state] ?? "off"}>${node.state}<//>`, value: (node) => node.state },
-    { title: "Address", cell: (node) => html`<code><${Name} text=${`${node.host}:${node.port}`} /></code>` },
-    { title: "Rack", cell: (node) => node.rack || "–", wide: true },
+    { title: "State", cell: (node) => html`<${State} kind=${NODE_KINDS[node.state] ?? "off"}>${node.state}<//>`, value: (node) => node.state },
+    { title: "Address", cell: (node) => html`<code><${Name} text=${`${node.host}:${node.port}`} /></code>`, wide: true },
     { title: "Leads", cell: (node) => number(node.leaders), value: (node) => node.leaders, numeric: true },
-    { title: "Epoch", cell: (node) => number(node.epoch), value: (node) => node.epoch, numeric: true, wide: true },
+    rateColumn("CPU", "cpu_ms", (value) => percent(value === null ? null : value / CORE_MS)),
+    { title: "Memory", cell: (node) => bytes(now.get(node.id)?.memory_bytes), value: (node) => now.get(node.id)?.memory_bytes, numeric: true, wide: true },
+    { title: "Log", cell: (node) => percent(logShare(now.get(node.id))), value: (node) => logShare(now.get(node.id)), numeric: true, wide: true },
+    rateColumn("In", "received_bytes", bytesPerSecond),
+    rateColumn("Out", "sent_bytes", bytesPerSecond),
+    rateColumn("Requests", "requests", perSecond),
   ];
   return html`<${Table} caption="Nodes" columns=${columns} rows=${nodes} rowKey=${(node) => node.id} sort=${0} />`;
 }
 
-const perSecond = (value) => `${bytes(value)}/s`;
+const logShare = (figures) => (figures ? figures.log_used_bytes / figures.log_capacity_bytes : null);
 
-function Traffic({ nodeId }) {
-  const { samples, problem } = useLive();
+function Traffic({ poll, samples }) {
   const times = samples.slice(1).map((sample) => sample.at_ms);
-  const requests = (sample) => Object.values(sample.requests).reduce((sum, total) => sum + total, 0);
-  const last = samples.at(-1);
   return html`
-    <${Section} id="traffic" title=${`Traffic of node ${nodeId}`} note="Since this page was opened, at most ten minutes.">
-      ${problem && html`<p class="warning-line" role="status">${problem}</p>`}
+    <${Section} id="traffic" title="Traffic of Kafka clients" note="All nodes together, since their figures were first shown here, at most ten minutes.">
+      <${PageError} error=${poll.error} retry=${poll.refresh} />
       <div class="charts">
-        <${Chart} label="Bytes" times_ms=${times} format=${perSecond} isBytes
+        <${Chart} label="Bytes" times_ms=${times} format=${bytesPerSecond} isBytes
           series=${[
-            { label: "in", values: differences(samples, (sample) => sample.bytes_in) },
-            { label: "out", values: differences(samples, (sample) => sample.bytes_out) },
+            { label: "in", values: totals(samples, "received_bytes") },
+            { label: "out", values: totals(samples, "sent_bytes") },
           ]} />
-        <${Chart} label="Requests" times_ms=${times} format=${(value) => `${number(Math.round(value))}/s`}
-          series=${[{ label: "all APIs", values: differences(samples, requests) }]} />
+        <${Chart} label="Requests" times_ms=${times} format=${perSecond} series=${[{ label: "all APIs", values: totals(samples, "requests") }]} />
       </div>
-      ${last && html`<p class="note">${count(last.connections, "connection")} open.</p>`}
     <//>
   `;
 }

@@ -19,7 +19,7 @@ const GB = 1e9;
 /** Time that has to be observed before a month is estimated from it. */
 const OBSERVED_S_MIN = 20;
 
-/** Return [{call, total, perMonth, cost}, ...]; the last two are null until enough has been observed. */
+/** Return [{call, total, perMinute, perMonth, cost}, ...]; the last three are null until enough has been observed. */
 function rowsOf(samples, storage, prices) {
   const [first, last] = [samples[0], samples.at(-1)];
   const seconds = samples.length > 1 ? (last.at_ms - first.at_ms) / 1000 : 0;
@@ -28,7 +28,8 @@ function rowsOf(samples, storage, prices) {
     .filter((call) => call in now)
     .map((call) => {
       const perMonth = seconds < OBSERVED_S_MIN ? null : ((now[call] - first.store_calls[call]) / seconds) * MONTH_S;
-      return { call, total: now[call], perMonth, cost: perMonth === null ? null : (perMonth / 1000) * prices[priceOf(call)] };
+      const [perMinute, cost] = perMonth === null ? [null, null] : [(60 * perMonth) / MONTH_S, (perMonth / 1000) * prices[priceOf(call)]];
+      return { call, total: now[call], perMinute, perMonth, cost };
     });
 }
 
@@ -49,7 +50,8 @@ export function Costs({ samples, storage }) {
             <thead>
               <tr>
                 <th scope="col">Call</th>
-                <th scope="col" class="numeric">Since the start</th>
+                <th scope="col" class="numeric wide">Since the start</th>
+                <th scope="col" class="numeric">A minute</th>
                 <th scope="col" class="numeric wide">In a month</th>
                 <th scope="col" class="numeric">Cost of a month</th>
               </tr>
@@ -59,20 +61,23 @@ export function Costs({ samples, storage }) {
                 (row) => html`
                   <tr key=${row.call}>
                     <th scope="row">${CALLS[row.call]}</th>
-                    <td class="numeric">${number(row.total)}</td>
+                    <td class="numeric wide">${number(row.total)}</td>
+                    <td class="numeric">${row.perMinute === null ? "–" : number(Number(row.perMinute.toFixed(1)))}</td>
                     <td class="numeric wide">${row.perMonth === null ? "–" : number(Math.round(row.perMonth))}</td>
                     <td class="numeric">${row.cost === null ? "–" : money(row.cost)}</td>
                   </tr>
                 `,
               )}
               <tr key="stored">
-                <th scope="row">Objects kept, of the whole cluster</th>
-                <td class="numeric">${bytes(stored)}</td>
+                <th scope="row">Objects kept, of the whole cluster: ${bytes(stored)}</th>
+                <td class="numeric wide">–</td>
+                <td class="numeric">–</td>
                 <td class="numeric wide">–</td>
                 <td class="numeric">${money(kept)}</td>
               </tr>
               <tr key="total" class="total">
                 <th scope="row">All</th>
+                <td class="wide"></td>
                 <td></td>
                 <td class="wide"></td>
                 <td class="numeric">${isKnown ? money(total) : "–"}</td>

@@ -1,7 +1,10 @@
 // All pages, by their routes.
+import { BalancePage } from "./balance.js";
 import { ClusterPage } from "./cluster.js";
+import { ConnectPage } from "./connect.js";
 import { GroupPage } from "./group.js";
 import { GroupsPage } from "./groups.js";
+import { NodePage } from "./node.js";
 import { NotFoundPage } from "./not_found.js";
 import { PartitionPage } from "./partition.js";
 import { RecordsPage } from "./records.js";
@@ -13,6 +16,9 @@ import { TransactionsPage } from "./transactions.js";
 /** Routes: a part in braces is a parameter of the page's component. */
 const ROUTES = [
   ["", ClusterPage, () => "Cluster"],
+  ["nodes/{node}", NodePage, ({ node }) => `Node ${node}`],
+  ["connect", ConnectPage, () => "Kafka Connect"],
+  ["balance", BalancePage, () => "Balance"],
   ["topics", TopicsPage, () => "Topics"],
   ["topics/{topic}", TopicPage, ({ topic }) => topic],
   ["topics/{topic}/records", RecordsPage, ({ topic }) => `Records of ${topic}`],

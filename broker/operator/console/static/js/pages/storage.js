@@ -3,7 +3,7 @@ import { api } from "../api.js";
 import { Empty, Meter, PageHead, Section, State, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
 import { Table } from "../components/table.js";
-import { bytes, count, duration, number } from "../format.js";
+import { bytes, bytesPerSecond, count, duration, number } from "../format.js";
 import { html } from "../html.js";
 import { differences, useLive } from "../live.js";
 import { usePoll } from "../poll.js";
@@ -72,8 +72,6 @@ function Places({ storage, sample }) {
   `;
 }
 
-const perSecond = (value) => `${bytes(value)}/s`;
-
 function Flow({ storage, live }) {
   const { samples, problem } = live;
   const last = samples.at(-1);
@@ -84,7 +82,7 @@ function Flow({ storage, live }) {
     <${Section} id="flow" title="As it happens" note="Since this page was opened, at most ten minutes.">
       ${problem && html`<p class="warning-line" role="status">${problem}</p>`}
       <div class="charts">
-        <${Chart} label="Into the store, and out of it" times_ms=${times} format=${perSecond} isBytes
+        <${Chart} label="Into the store, and out of it" times_ms=${times} format=${bytesPerSecond} isBytes
           series=${[
             { label: "written", values: differences(samples, (sample) => sample.store_calls.bytes_written) },
             { label: "read", values: differences(samples, (sample) => sample.store_calls.bytes_read) },

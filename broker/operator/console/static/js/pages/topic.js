@@ -3,15 +3,16 @@ import { api } from "../api.js";
 import { Command, Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup, firstRecord } from "../commands.js";
-import { bytes, duration, number } from "../format.js";
+import { bytes, duration, number, perSecond } from "../format.js";
 import { html, useState } from "../html.js";
-import { usePoll } from "../poll.js";
+import { growthOf, useLastTwo, usePoll } from "../poll.js";
 import { go, href } from "../router.js";
 import { notify, useMayOperate } from "../store.js";
 import { AddPartitions, AlterConfig, CreateTopic, DeleteTopic } from "./topic_changes.js";
 
 export function TopicPage({ topic }) {
   const poll = usePoll((signal) => api.topic(topic, signal), 5_000, [topic]);
+  const answers = useLastTwo(poll.data);
   const [dialog, setDialog] = useState(null);
   const mayOperate = useMayOperate();
   const close = () => setDialog(null);
@@ -44,7 +45,7 @@ export function TopicPage({ topic }) {
       ? html`<${Waiting} poll=${poll} missing=${html`<${MissingTopic} create=${mayOperate && (() => setDialog({ kind: "create" }))} />`} />`
       : html`
           <${Unreachable} nodes=${found.unreachable} />
-          <${Summary} topic=${found} />
+          <${Summary} topic=${found} written=${growthOf(answers, endOf)} />
           <${Section} id="partitions" title="Partitions"><${Partitions} topic=${topic} partitions=${found.partitions} /><//>
           <${Section} id="groups" title="Groups" note="Groups that have committed offsets of this topic.">
             <${Groups} topic=${topic} groups=${found.groups} />
@@ -81,7 +82,10 @@ function sum(partitions, value) {
 const offsetsOf = (partition) =>
   partition.high_watermark === null || partition.start_offset === null ? null : partition.high_watermark - partition.start_offset;
 
-function Summary({ topic }) {
+/** Return the sum of the end offsets, or null. */
+const endOf = (topic) => sum(topic.partitions, (partition) => partition.high_watermark);
+
+function Summary({ topic, written }) {
   const policy = topic.configs.find((config) => config.name === "cleanup.policy")?.value ?? "–";
   const offsets = sum(topic.partitions, offsetsOf);
   return html`
@@ -89,6 +93,7 @@ function Summary({ topic }) {
       items=${[
         ["Partitions", number(topic.partitions.length)],
         ["Offsets", number(offsets), policy.includes("compact") ? "fewer records, as it is compacted" : null],
+        ["Written", perSecond(written)],
         ["Size", bytes(sum(topic.partitions, (partition) => partition.bytes))],
         ["Clean-up", policy],
       ]}

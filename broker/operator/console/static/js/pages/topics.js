@@ -3,15 +3,18 @@ import { api } from "../api.js";
 import { Command, Empty, Name, PageHead, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstRecord } from "../commands.js";
-import { bytes, count, duration, number } from "../format.js";
+import { bytes, count, duration, number, perSecond } from "../format.js";
 import { html, useState } from "../html.js";
-import { usePoll } from "../poll.js";
+import { growthOf, useLastTwo, usePoll } from "../poll.js";
 import { go, href } from "../router.js";
 import { notify, useMayOperate } from "../store.js";
 import { CreateTopic } from "./topic_changes.js";
 
 export function TopicsPage({ query }) {
   const poll = usePoll((signal) => api.topics(signal), 5_000, []);
+  const answers = useLastTwo(poll.data);
+  const byName = answers.map(({ at_ms, data }) => ({ at_ms, data: new Map(data.topics.map((topic) => [topic.name, topic])) }));
+  const rateOf = (topic) => growthOf(byName, (topics) => topics.get(topic.name)?.end_offsets ?? null);
   const [creates, setCreates] = useState(false);
   const mayOperate = useMayOperate();
   const search = query.search ?? "";
@@ -43,14 +46,15 @@ export function TopicsPage({ query }) {
             <span class="note" role="status">${count(rows.length, "topic")}${poll.data.more ? ", the list is cut" : ""}</span>
           </div>
           ${rows.length > 0
-            ? html`<${Table} caption="Topics" columns=${COLUMNS} rows=${rows} rowKey=${(topic) => topic.name} sort=${0} />`
+            ? html`<${Table} caption="Topics" columns=${columnsOf(rateOf)} rows=${rows} rowKey=${(topic) => topic.name} sort=${0} />`
             : html`<${NoTopics} search=${search} mayOperate=${mayOperate} />`}
         `}
     ${creates && html`<${CreateTopic} close=${() => setCreates(false)} done=${created} />`}
   `;
 }
 
-const COLUMNS = [
+/** Columns of the table. `rateOf(topic)`: records written in a second, or null. */
+const columnsOf = (rateOf) => [
   {
     title: "Topic",
     cell: (topic) => html`
@@ -61,6 +65,7 @@ const COLUMNS = [
   },
   { title: "Partitions", cell: (topic) => number(topic.partitions), value: (topic) => topic.partitions, numeric: true, wide: true },
   { title: "Records", cell: (topic) => number(topic.records), value: (topic) => topic.records, numeric: true },
+  { title: "Written", cell: (topic) => perSecond(rateOf(topic)), value: rateOf, numeric: true, wide: true },
   { title: "Size", cell: (topic) => bytes(topic.bytes), value: (topic) => topic.bytes, numeric: true },
   { title: "Led by", cell: (topic) => (topic.leaders.length ? topic.leaders.join(", ") : "–"), wide: true },
   { title: "Clean-up", cell: (topic) => topic.cleanup_policy, value: (topic) => topic.cleanup_policy, wide: true },
