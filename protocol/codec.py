@@ -85,7 +85,7 @@ def encode(message: object, version: int) -> bytes:
 def encode_parts(message: object, version: int, head: Buffer = b"") -> list[Buffer]:
     """Encode a message, after `head`, into few buffers: large records are not copied, the rest is joined."""
     cuts: list[int] = []
-    return _joined(_pieces(message, version, [head], cuts), cuts)
+    return _joined(_pieces(message, version, [head], cuts), cuts)[0]
 
 
 def encode_frame(message: object, version: int, head: bytes) -> list[Buffer]:
@@ -95,8 +95,9 @@ def encode_frame(message: object, version: int, head: bytes) -> list[Buffer]:
     if not cuts:
         body = b"".join(pieces)
         return [_INT32.pack(len(body)) + body]
-    pieces[0] = _INT32.pack(sum(map(len, pieces))) + pieces[0]
-    return _joined(pieces, cuts)
+    parts, size = _joined(pieces, cuts)
+    parts[0] = _INT32.pack(size) + parts[0]  # the head is in it
+    return parts
 
 
 def encode_versioned(message: object, version: int) -> bytes:
@@ -122,19 +123,18 @@ def _pieces(message: object, version: int, pieces: list[Buffer], cuts: list[int]
     return pieces
 
 
-def _joined(pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:
-    if not cuts:
-        return [b"".join(pieces)]
+def _joined(pieces: list[Buffer], cuts: list[int]) -> tuple[list[Buffer], int]:
+    """Join the pieces around large records. Returns the parts and their size."""
     parts: list[Buffer] = []
-    done = 0
-    for i in range(0, len(cuts), 2):
-        first, last = cuts[i], cuts[i + 1]
-        parts.append(b"".join(pieces[done:first]))
+    done = size = 0
+    places = iter((*cuts, len(pieces), len(pieces), 0))
+    for first, last, records_bytes in zip(places, places, places, strict=True):
+        if small := b"".join(pieces[done:first]):
+            parts.append(small)
         parts += pieces[first:last]
+        size += len(small) + records_bytes
         done = last
-    if done < len(pieces):
-        parts.append(b"".join(pieces[done:]))
-    return parts
+    return parts, size
 
 
 def generated_source(message_type: type[Any], version: int) -> str:

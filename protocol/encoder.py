@@ -1,8 +1,8 @@
 """Generates and compiles the encoder of a message type in a version.
 
 The generated function takes (message, pieces, cuts) and appends buffers to `pieces`, whose concatenation is the
-message. Records are appended without a copy. For large records, the indexes before and after them are appended to
-`cuts`, so that `protocol.codec.encode_parts` joins small pieces only.
+message. Records are appended without a copy. For large records, the indexes before and after them and their size are
+appended to `cuts`, so that `protocol.codec.encode_parts` joins small pieces only, and adds up no sizes again.
 
 A field that the version does not have is dropped where Kafka's schema calls it ignorable. Otherwise it must have its
 default, or `UnencodableMessage` names the field.
@@ -202,12 +202,8 @@ class _EncoderWriter:
         else:
             self._fixed("i", size)
         self._flush()
-        with source.block(f"if {size} > {RECORDS_COPY_BYTES_MAX}:"):
-            source.line("cuts.append(len(w))")
-            source.line(f"w += {data}")
-            source.line("cuts.append(len(w))")
-        with source.block("else:"):
-            source.line(f"w += {data}")
+        source.line(f"if {size} > {RECORDS_COPY_BYTES_MAX}: cuts += (len(w), len(w) + len({data}), {size})")
+        source.line(f"w += {data}")
 
     def _array(self, element: Kind | type, value: str, *, nullable: bool) -> None:
         source, items, count = self.source, self.source.fresh("a"), self.source.fresh("n")

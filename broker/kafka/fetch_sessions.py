@@ -6,11 +6,11 @@ created only if the oldest has been idle for long enough; otherwise the client c
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.messages.fetch import FetchRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -54,7 +54,7 @@ class FetchSession:
 class FetchPlan:
     """Partitions that one request fetches. The response to an incremental request leaves out unchanged partitions."""
 
-    targets: Iterable[FetchTarget]
+    targets: Collection[FetchTarget]
     session: FetchSession | None = None
     incremental: bool = False
 
@@ -89,7 +89,7 @@ class FetchSessions:
         """Apply a request to its session. Raises the top-level errors of KIP-227 as KafkaError."""
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH} or version < SESSIONS_SINCE:
             self._sessions.pop(request.session_id, None)
-            targets = _targets(request, version)
+            targets = {key: _target(key, wanted) for key, wanted in _wanted(request, version)}
             if request.session_epoch == FINAL_EPOCH or version < SESSIONS_SINCE or not targets:
                 return FetchPlan(targets.values())
             session = self._create(targets, uses_topic_ids=version >= TOPIC_IDS_SINCE, now_ms=now_ms)
@@ -134,13 +134,13 @@ class FetchSessions:
     @staticmethod
     def _apply(session: FetchSession, request: FetchRequest, version: int) -> None:
         targets = session.targets
-        for key, wanted in _targets(request, version).items():
+        for key, wanted in _wanted(request, version):
             known = targets.get(key)
             if known is None:
-                targets[key] = wanted
+                targets[key] = _target(key, wanted)
             else:
                 known.fetch_offset = wanted.fetch_offset
-                known.bytes_max = wanted.bytes_max
+                known.bytes_max = wanted.partition_max_bytes
                 known.current_leader_epoch = wanted.current_leader_epoch
                 known.last_fetched_epoch = wanted.last_fetched_epoch
         for topic in request.forgotten_topics_data:
@@ -149,17 +149,15 @@ class FetchSessions:
                 targets.pop((name, index), None)
 
 
-def _targets(request: FetchRequest, version: int) -> dict[Key, FetchTarget]:
-    targets: dict[Key, FetchTarget] = {}
+def _wanted(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchPartition]]:
+    """Yield the partitions that a request names."""
     for topic in request.topics:
         name = topic.topic_id if version >= TOPIC_IDS_SINCE else topic.topic
         for wanted in topic.partitions:
-            key = (name, wanted.partition)
-            targets[key] = FetchTarget(
-                key,
-                wanted.fetch_offset,
-                wanted.partition_max_bytes,
-                wanted.current_leader_epoch,
-                wanted.last_fetched_epoch,
-            )
-    return targets
+            yield (name, wanted.partition), wanted
+
+
+def _target(key: Key, wanted: FetchPartition) -> FetchTarget:
+    return FetchTarget(
+        key, wanted.fetch_offset, wanted.partition_max_bytes, wanted.current_leader_epoch, wanted.last_fetched_epoch
+    )

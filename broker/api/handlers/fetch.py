@@ -91,6 +91,7 @@ class _FetchCall:
         "_serving",
         "_size_bytes",
         "_timer",
+        "_unchanged",
         "cold",
     )
 
@@ -103,6 +104,8 @@ class _FetchCall:
         self._bytes_max = exchange.fetch_bytes_max(min(request.max_bytes, serving.settings.fetch.response_bytes_max))
         self._min_bytes = min(request.min_bytes, self._bytes_max)
         self._reads: list[PartitionRead] = []
+        self._unchanged: list[Partition] = []
+        """Partitions of an incremental session of which the client knows everything, and which no read is made for."""
         self._size_bytes = 0
         self._failed = False
         self._opening = False
@@ -121,7 +124,7 @@ class _FetchCall:
             self._size_bytes >= self._min_bytes
             or self._failed
             or self._request.max_wait_ms <= 0
-            or not self._reads
+            or not self._plan.targets
             or self._exchange.connection.draining
         )
 
@@ -129,34 +132,45 @@ class _FetchCall:
 
     def read_cached(self) -> None:
         """Take what is in the log cache, in one pass over all partitions."""
-        reads = self._reads = []
-        self.cold = []
+        reads: list[PartitionRead] = []
+        unchanged: list[Partition] = []
+        self._reads, self._unchanged, self.cold = reads, unchanged, []
         self._size_bytes = 0
         self._failed = self._opening = False
-        topics, denied = self._serving.topics, self._denied
+        topics, denied, is_incremental = self._serving.topics, self._denied, self._plan.incremental
         for target in self._plan.targets:
-            read = PartitionRead(target, None)
-            reads.append(read)
             if denied and target.key in denied:
-                read.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                self._failed = True
+                self._refuse(target, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 continue
             try:
-                read.partition = partition = topics.partition(*target.key)
+                partition = topics.partition(*target.key)
                 if target.current_leader_epoch != partition.leader_epoch:
                     partition.check_leader_epoch(target.current_leader_epoch)
-                # Most partitions of a session have nothing new: no call is made for them.
-                if target.fetch_offset != partition.stream.confirmed_offset or target.last_fetched_epoch >= 0:
-                    self._read_partition(read, partition)
-            except KafkaError as error:
-                read.error = error.code
-                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(target):
-                    self._opening = True
+                stream = partition.stream
+                if target.fetch_offset != stream.confirmed_offset or target.last_fetched_epoch >= 0:
+                    reads.append(self._read_partition(target, partition))
+                elif (
+                    is_incremental
+                    and target.sent_high_watermark == target.fetch_offset
+                    and target.sent_log_start_offset == stream.start_offset
+                    and not target.sent_error
+                ):
+                    # As most of a session: no call is made, and no object is created for them.
+                    unchanged.append(partition)
                 else:
-                    self._failed = True
+                    reads.append(PartitionRead(target, partition))
+            except KafkaError as error:
+                self._refuse(target, error.code)
             except OffsetOutOfRange:
-                read.error = ErrorCode.OFFSET_OUT_OF_RANGE
-                self._failed = True
+                self._refuse(target, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    def _refuse(self, target: FetchTarget, code: ErrorCode) -> None:
+        """Note that a partition cannot be read."""
+        self._reads.append(PartitionRead(target, None, code))
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(target):
+            self._opening = True
+        else:
+            self._failed = True
 
     def _is_opening(self, target: FetchTarget) -> bool:
         topic, index = target.key
@@ -164,27 +178,24 @@ class _FetchCall:
         found = topics.get(topic)
         return found is not None and topics.is_opening(found, index)
 
-    def _read_partition(self, read: PartitionRead, partition: Partition) -> None:
-        target, stream = read.target, partition.stream
-        offset = target.fetch_offset
-        if offset == stream.confirmed_offset:
-            self._check_divergence(read, partition)
-            return
+    def _read_partition(self, target: FetchTarget, partition: Partition) -> PartitionRead:
+        """Read a partition from the log cache. Raises KafkaError, OffsetOutOfRange."""
+        read = PartitionRead(target, partition)
+        stream, offset = partition.stream, target.fetch_offset
         if not stream.start_offset <= offset <= stream.next_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if self._check_divergence(read, partition):
-            return
         end_offset = self._end_offset(partition)
-        if offset >= end_offset:
-            return
+        if self._check_divergence(read, partition) or offset >= end_offset:
+            return read
         bytes_max = min(target.bytes_max, self._bytes_max - self._size_bytes)
         if bytes_max <= 0 and self._size_bytes:
-            return
+            return read
         found = stream.read_cached(offset, bytes_max, end_offset=end_offset)
         if found is None:
             self.cold.append(read)
         else:
             self._take(read, found.batches, bytes_max)
+        return read
 
     def _end_offset(self, partition: Partition) -> int:
         if self._request.isolation_level == READ_COMMITTED:
@@ -278,10 +289,11 @@ class _FetchCall:
     def _listen(self) -> None:
         """Listen for changes of the partitions that the last pass has found."""
         self._bytes_grown = self._size_bytes
-        for read in self._reads:
-            if read.partition is not None and read.partition not in self._seen:
-                self._seen[read.partition] = read.partition.appended_bytes
-                read.partition.add_listener(self._grown)
+        found = [read.partition for read in self._reads if read.partition is not None]
+        for partition in (*self._unchanged, *found):
+            if partition not in self._seen:
+                self._seen[partition] = partition.appended_bytes
+                partition.add_listener(self._grown)
 
     def _grown(self, partition: Partition) -> None:
         """Note a partition's growth or change. One recheck follows after this turn of the loop, for all of them."""
@@ -307,7 +319,7 @@ class _FetchCall:
         self.read_cached()
         if self.is_enough or self.cold:
             self._finish(read_again=False)
-        elif len(self._seen) < len(self._reads):
+        elif len(self._seen) < len(self._plan.targets):
             self._listen()  # some are open now
         else:
             self._bytes_grown = self._size_bytes

@@ -214,6 +214,44 @@ async def test_sessions_tell_only_what_changed(client: RawClient) -> None:
     assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+async def test_in_a_session_changes_without_records_are_told(node: Node, client: RawClient) -> None:
+    partition = node.serving.topics.partition("t", 0)
+    first = await fetch(client, want(0, 0), session_epoch=0)
+
+    async def again(session_epoch: int, *offsets: int, epoch: int = -1) -> dict[int, PartitionData]:
+        topics = want(*offsets, epoch=epoch) if offsets else []
+        return partitions_of(await fetch(client, topics, session_id=first.session_id, session_epoch=session_epoch))
+
+    assert await again(1) == {}
+    await fill(client, 0, 2)
+    skipped = await again(2, 4)
+    assert (set(skipped), skipped[0].high_watermark) == ({0}, 4)
+    assert await again(3) == {}
+    await partition.stream.trim(2)
+    trimmed = await again(4)
+    assert (set(trimmed), trimmed[0].log_start_offset) == ({0}, 2)
+    assert await again(5) == {}
+    wrong = await again(6, 4, epoch=partition.leader_epoch + 1)
+    assert (set(wrong), wrong[0].error_code) == ({0}, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    right = await again(7, 4, epoch=partition.leader_epoch)
+    assert (set(right), right[0].error_code) == ({0}, ErrorCode.NONE)
+    assert await again(8) == {}
+
+
+async def test_in_a_session_any_partition_ends_the_wait(node: Node, client: RawClient) -> None:
+    first = await fetch(client, want(0, 0, 0), session_epoch=0)
+    waiting = FetchRequest(
+        max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000, session_id=first.session_id, session_epoch=1
+    )
+    client.send(waiting, 12)
+    partition = node.serving.topics.partition("t", 1)
+    await until(lambda: partition.has_listeners)
+    async with raw_client(node.bootstrap) as other:
+        await fill(other, 1, 1)
+    _, response = await client.receive(FetchRequest, 12)
+    assert {at: offsets_in(data) for at, data in partitions_of(response).items()} == {1: [0]}
+
+
 async def test_in_a_session_no_partition_starves(client: RawClient) -> None:
     for partition in range(3):
         await fill(client, partition, 4)
