@@ -7,8 +7,6 @@ BIN := .venv/bin
 CARGO := $(shell command -v cargo || PATH=$$HOME/.cargo/bin command -v cargo)
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 4
-# Folders with what has a native twin: `test` repeats them without the native part, CI all fast tests.
-TWINNED := tests/wal tests/broker/api tests/broker/node/net tests/broker/kafka/partitions
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 GUARD_ARGS ?=
@@ -56,7 +54,6 @@ test-fast: setup ## run the tests without a JVM, a server, a browser or a build
 
 test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,@! $(BIN)/python -c 'import anabranch_native' 2>/dev/null || $(MAKE) test-python PYTEST_ARGS='$(TWINNED)')
 
 test-python: setup ## run the tests of test-fast without the native part
 	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)

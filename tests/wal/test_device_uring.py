@@ -28,6 +28,8 @@ from anabranch.wal.requests import IoKind, IoRequest, Segment
 from anabranch.wal.settings import WalSettings
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("native")
+
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True, engine="io_uring")
 

@@ -12,11 +12,13 @@ from random import Random
 
 import pytest
 
+from anabranch.native import VARIABLE
 from anabranch.wal.format import PAGE_BYTES, RING_POSITION
 from anabranch.wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalRefused
 from anabranch.wal.log import DeltaWal
 from anabranch.wal.settings import WalSettings
 from anabranch.wal.tools import resize
+from tests.support.native import native_mode
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.wal_model import WalModel
 
@@ -36,6 +38,8 @@ class History:
     disk: SimDisk
     trim_rate: float
     """Share of possible trims that are made: if it is small, the ring is full most of the time."""
+    native: str
+    """ANABRANCH_NATIVE: half of the histories run in Python alone."""
     model: WalModel = field(default_factory=WalModel)
     epoch: int = 0
     opened: int = 0
@@ -62,17 +66,22 @@ class History:
         )
         size_bytes = RING_POSITION + 128 * PAGE_BYTES
         disk = SimDisk(size_bytes, random, volatile=volatile, new=new, direct=random.choice([True, False]))
-        return cls(random, settings, disk, random.choice([1.0, 1.0, 0.3]))
+        native = "off" if seed % 2 else os.environ.get(VARIABLE) or "auto"
+        return cls(random, settings, disk, random.choice([1.0, 1.0, 0.3]), native)
 
     async def run(self, steps: int) -> None:
-        for _ in range(steps):
-            wal, device = await self.open()
-            if wal is None:
-                continue
-            await self.use(wal, device)
-            await self.stop(wal, device)
-            if self.random.random() < 0.3:
-                await self.resize()
+        with native_mode(self.native):
+            for _ in range(steps):
+                await self.live()
+
+    async def live(self) -> None:
+        wal, device = await self.open()
+        if wal is None:
+            return
+        await self.use(wal, device)
+        await self.stop(wal, device)
+        if self.random.random() < 0.3:
+            await self.resize()
 
     def faults(self) -> DeviceFaults:
         random = self.random
