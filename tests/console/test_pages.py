@@ -74,7 +74,7 @@ def test_the_cluster_page_shows_nodes_and_traffic(console: ConsolePage, shop: Sh
     # The internal topics and their partitions are counted apart.
     expect(page.locator(".figure", has_text="Topics")).to_contain_text("and 2 internal")
     expect(page.locator(".figure", has_text="Topics").locator("dd a")).to_have_text(str(len(shop_topics(shop))))
-    expect(page.locator(".figure", has_text="Partitions")).to_contain_text("and 100 internal")
+    expect(page.locator(".figure", has_text="Partitions")).to_contain_text("and 8 internal")
 
 
 def test_a_node_that_is_down_is_in_the_headline(console: ConsolePage, shop: Shop) -> None:

@@ -56,6 +56,9 @@ TEST_DEFAULTS: dict[str, object] = {
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
     "topic_retention_ms": -1,  # records of tests have fixed timestamps
+    # Creating, opening and recovering the 50 of the defaults takes longer than most tests do.
+    "group_offsets_partitions": 4,
+    "transaction_state_partitions": 4,
 }
 
 
