@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 gc.disable()
 
 # Machines are shared and slow at times: the duration of an example says nothing about the code.
-hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

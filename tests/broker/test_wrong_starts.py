@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TOPIC = "events"
-RECORDS = 5_000
+RECORDS = 500
 LONG_LEASE_MS = 600_000
 """Longer than a test runs, so that it never expires."""
 WAITS = "waiting for the end of the node's lease"

@@ -22,7 +22,7 @@ from anabranch.wal.requests import IoKind
 from anabranch.wal.settings import WalSettings
 from tests.support.stepped_device import EveryOrder, SteppedDevice, run_steps, settle, take_step
 
-SEEDS = 2_000 if os.environ.get("ANABRANCH_SOAK") else 200
+SEEDS = 2_000 if os.environ.get("ANABRANCH_SOAK") else 100
 SEED = os.environ.get("ANABRANCH_WAL_SEED")
 BATCH = 20
 SETTINGS = WalSettings(

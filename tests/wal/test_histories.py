@@ -1,6 +1,6 @@
 """Seeded histories of appends, trims, crashes and recoveries on a simulated disk.
 
-250 of them; 20,000 with ANABRANCH_SOAK set (`make soak-wal`). ANABRANCH_WAL_HISTORIES sets another number,
+150 of them; 20,000 with ANABRANCH_SOAK set (`make soak-wal`). ANABRANCH_WAL_HISTORIES sets another number,
 ANABRANCH_WAL_SEED repeats one.
 """
 
@@ -24,7 +24,7 @@ from tests.support.wal_model import WalModel
 
 pytestmark = pytest.mark.slow
 
-HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "20000" if os.environ.get("ANABRANCH_SOAK") else "250"))
+HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "20000" if os.environ.get("ANABRANCH_SOAK") else "150"))
 SEED = os.environ.get("ANABRANCH_WAL_SEED")
 BATCH = 25
 

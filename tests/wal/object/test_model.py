@@ -1,6 +1,6 @@
 """Seeded histories of the object log in a simulated world, and planted bugs that they must find.
 
-100 histories; 10,000 with ANABRANCH_SOAK set. `python -m tests.wal.object.run --first SEED --count 1` repeats one.
+50 histories; 10,000 with ANABRANCH_SOAK set. `python -m tests.wal.object.run --first SEED --count 1` repeats one.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from tests.wal.object.planted import PLANTED
 
 pytestmark = pytest.mark.slow
 
-HISTORIES = 10_000 if os.environ.get("ANABRANCH_SOAK") == "1" else 100
+HISTORIES = 10_000 if os.environ.get("ANABRANCH_SOAK") == "1" else 50
 BATCH = 50
 
 

@@ -31,6 +31,7 @@ from anabranch.broker.kafka.groups.requests import (
 )
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode
+from tests.support.soak import SOAK
 
 NAMES = "abcd"
 
@@ -258,5 +259,5 @@ class GroupModel(RuleBasedStateMachine):
         assert not self.group.pending
 
 
-GroupModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+GroupModel.TestCase.settings = settings(max_examples=3_000 if SOAK else 75, stateful_step_count=60, deadline=None)
 TestGroupModel = GroupModel.TestCase

@@ -25,6 +25,7 @@ from anabranch.broker.kafka.groups.interface import Outcome
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from tests.support.soak import SOAK
 
 NAMES = "abcd"
 TOPICS = "tuv"
@@ -264,5 +265,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             assert client.owned == self.group.targets[client.member_id]
 
 
-ConsumerGroupModel.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+ConsumerGroupModel.TestCase.settings = settings(
+    max_examples=5_000 if SOAK else 100, stateful_step_count=50, deadline=None
+)
 TestConsumerGroupModel = ConsumerGroupModel.TestCase
