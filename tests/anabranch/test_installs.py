@@ -80,7 +80,7 @@ def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
         "--python",
         sys.executable,
         "--pip-args",
-        f"--quiet -c {CONSTRAINTS}",
+        f"--quiet --no-compile -c {CONSTRAINTS}",
         wheel,
     ]
     run(install, tmp_path, environment=environment)

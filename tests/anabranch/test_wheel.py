@@ -26,7 +26,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False, symlinks=True)
     python = str(home / "bin" / "python")
-    run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", str(wheel)], home)
+    run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-compile", str(wheel)],
+        home,
+    )
     (packages,) = home.glob("lib/python3*/site-packages")
     # Path files are not read in directories that are added like this, so the checkout is not found through them.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "target", "deploy", "docs", "demo-data")
+LEFT_OUT = shutil.ignore_patterns(".*", "target", "deploy", "docs", "demo-data")
+"""Bytecode is copied, too: to make it takes longer than the test."""
 
 
 @pytest.mark.slow

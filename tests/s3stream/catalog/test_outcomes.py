@@ -36,8 +36,8 @@ def quick_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def lossy(postgres: PostgresServer) -> AsyncIterator[LossyServer]:
-    async with lossy_server(postgres.new_database()) as server:
+async def lossy(postgres: PostgresServer, schema: str) -> AsyncIterator[LossyServer]:
+    async with lossy_server(postgres.new_database(template=schema)) as server:
         yield server
 
 
