@@ -19,7 +19,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal docs release clean
+.PHONY: help setup tools demo demo-cluster check lint types crate test-fast test collected test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal docs release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -39,11 +39,17 @@ demo-cluster: setup ## kill, add and stop nodes of a cluster under real clients,
 	@$(BIN)/python -m scripts.tools java spark kafka s3 postgres
 	@$(BIN)/python -m scripts.demo_cluster
 
-check: setup ## check format, lint, import contracts and types
+check: lint types crate ## check format, lint, import contracts and types
+
+lint: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
+
+types: setup
 	@$(BIN)/mypy
+
+crate: setup
 	@export PATH="$(if $(CARGO),$(dir $(CARGO)):)$$PATH" PYO3_PYTHON="$(abspath $(BIN)/python)"; \
 	if $(BIN)/python -c "import anabranch_native" 2>/dev/null && cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; then \
 		cd native && cargo fmt --check && cargo clippy -q -- -D warnings; \
@@ -52,8 +58,13 @@ check: setup ## check format, lint, import contracts and types
 test-fast: setup ## run the tests without a JVM, a server, a browser or a build
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)
 
-test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
+test: $(if $(PYTEST_ARGS),setup,tools) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
+	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory -j2 check collected)
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Python's code of the tests, which else each worker would make: while types are checked, a processor is idle.
+collected: setup
+	@$(BIN)/pytest -q --collect-only >/dev/null 2>&1 || true
 
 test-python: setup ## run the tests of test-fast without the native part
 	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)

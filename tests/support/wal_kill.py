@@ -40,7 +40,7 @@ async def kill_and_recover(path: Path, rounds: int, settings: WalSettings, rando
     acked, trimming, trimmed, total, early = -1, -1, -1, 0, 0
     for round_number in range(rounds):
         epoch = 2 * round_number + 1
-        printed = run_writer(path, epoch, settings, acked + 1, random.randrange(1, 3000))
+        printed = run_writer(path, epoch, settings, acked + 1, random.randrange(1, 1000))
         for line in printed:
             what, number = line.split()
             if what == "acked":

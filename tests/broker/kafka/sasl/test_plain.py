@@ -23,7 +23,8 @@ from anabranch.broker.kafka.sasl.plain import (
     parse_plain,
 )
 
-ALICE, BOB = "alice:" + hash_password("pässword", b"s" * 16).to_text(), hash_password("x", b"t" * 16).to_text()
+ALICE = "alice:$scrypt$ln=14,r=8,p=1$c3Nzc3Nzc3Nzc3Nzc3Nzcw$VsWwlayfzHAzhTk46tIJSPWq03HPhqEqeLp40AmU0hg"  # pässword
+BOB = "$scrypt$ln=14,r=8,p=1$dHR0dHR0dHR0dHR0dHR0dA$jTKIkcHQRNIov7LoAyGZsw+lqf04iiOBZFbjYKvrEU0"  # x
 Write = Callable[..., Path]
 
 
