@@ -80,7 +80,8 @@ class PostgresServer:
     def new_database(self, *, template: str = "template1") -> str:
         """Create a database, by default an empty one; returns its URL."""
         name = next(self._names)
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Files are copied in half the time of pages: it is small, and nothing is flushed.
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
 
     @property
