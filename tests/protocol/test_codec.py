@@ -49,6 +49,7 @@ from anabranch.protocol.registry import APIS
 from anabranch.protocol.varint import uvarint
 from tests.fuzz.messages import random_message
 from tests.protocol.values import message_versions, messages
+from tests.support.soak import SOAK
 
 ALL = message_versions()
 
@@ -148,7 +149,7 @@ def test_garbage_and_truncations_are_malformed_or_parse(message_type: type) -> N
     versions = [v for m, v in ALL if m is message_type]
     strategy = messages(message_type, versions[-1])
 
-    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60 if SOAK else 3, suppress_health_check=list(HealthCheck))
     @given(strategy, st.sampled_from(versions), st.randoms(use_true_random=False), st.binary(max_size=40))
     def check(message: Any, version: int, chance: random.Random, garbage: bytes) -> None:
         data = codec.encode(message, versions[-1])
