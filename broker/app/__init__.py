@@ -20,6 +20,7 @@ import structlog
 
 from anabranch.broker.api.handlers.authentication import make_gates
 from anabranch.broker.api.handlers.local import LocalRequests
+from anabranch.broker.api.releases import served_handlers
 from anabranch.broker.app.kafka import make_topics
 from anabranch.broker.app.node import answer_requests, make_node
 from anabranch.broker.app.ports import NodeTls, listen_to_clients, listen_to_nodes, open_tls
@@ -179,7 +180,8 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
         opened.shared.scram, opened.shared.tokens, entrances.sasl, environment.random_bytes, environment.now_ms
     )
     serving, clients = node.serving, node.ports.clients
-    clients.gates.update(make_gates(serving, clients, mechanisms.begin, node.tasks.spawn))
+    handlers = served_handlers(settings.compatibility.kafka)
+    clients.gates.update(make_gates(serving, handlers, clients, mechanisms.begin, node.tasks.spawn))
     stack.push_async_callback(node.drop_clients)
     admin: Admin | None = None
     if entrances.access is not None:

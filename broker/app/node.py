@@ -8,6 +8,7 @@ from anabranch.broker.api.handlers.dispatch import Dispatcher
 from anabranch.broker.api.handlers.internal import InternalPort, describe_node_handler, internal_handlers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.api.handlers.produce_lane import make_lane
+from anabranch.broker.api.releases import feature_levels, served_handlers
 from anabranch.broker.app.cluster import (
     make_commands,
     make_links,
@@ -57,6 +58,7 @@ def make_node(
     takeovers = make_takeovers(basis, opened, topics, membership, links, defaults=broker_configs, tasks=tasks)
     quotas = make_quotas(basis, opened, tasks)
     ports = make_ports(settings, basis.memory.sizes, tls, quotas)
+    release = settings.compatibility.kafka
     serving = Serving(
         settings=settings,
         node_id=info.node_id,
@@ -90,13 +92,15 @@ def make_node(
         broker_configs=broker_configs,
         group_configs=coordinators.group_configs,
         quota_table=quotas.table,
-        features=Features(shared.configs, info.node_id),
+        features=Features(shared.configs, info.node_id, feature_levels(release)),
         telemetry=ClientMetrics(
             shared.configs, settings.telemetry, environment.now_ms, lambda: environment.new_uuid().bytes
         ),
         log_levels=log_levels,
         # The admin port exposes the metrics that clients push, so telemetry needs it.
-        advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.is_wanted),
+        advertised_apis=advertised_apis(
+            served_handlers(release), telemetry=settings.telemetry.enabled and settings.admin.is_wanted
+        ),
         listener_ports=ports.clients.ports,
     )
     upkeep = make_upkeep(
@@ -144,7 +148,8 @@ def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalReque
 
 def _answer_clients(basis: Basis, node: Node) -> None:
     serving, ports = node.serving, node.ports
-    handlers = basis.environment.wrap_handlers(audited(HANDLERS if serving.acls is None else guarded(HANDLERS)))
+    handlers = served_handlers(serving.settings.compatibility.kafka)
+    handlers = basis.environment.wrap_handlers(audited(handlers if serving.acls is None else guarded(handlers)))
     if basis.tracer is not None:
         from anabranch.broker.api.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
 

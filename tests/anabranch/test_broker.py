@@ -15,6 +15,10 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.fetch import FetchRequest
 from anabranch.testing import Broker, BrokerError, Record
 from tests.support.open_files import data_folder
 from tests.support.waiting import WAIT_S, wait_until
@@ -383,6 +387,18 @@ def test_a_cluster_goes_on_without_one_of_its_nodes() -> None:
         consumer.close()
         with pytest.raises(BrokerError, match="the broker has 3 nodes, and no node 4"):
             broker.kill(4)
+
+
+def test_it_presents_itself_as_an_older_release() -> None:
+    with Broker(kafka_version="3.6") as broker:
+        host, port = broker.bootstrap_servers.split(":")
+        with Connection(host, int(port)) as connection:
+            assert connection.version(FetchRequest) == 15
+            with pytest.raises(ClientError, match="does not serve ConsumerGroupHeartbeat"):
+                connection.version(ConsumerGroupHeartbeatRequest)
+        assert send(broker, "old", b"a") == [""]
+    with pytest.raises(BrokerError, match=r"kafka_version: expected one of '2.0', .*, found '3.6.1'"):
+        Broker(kafka_version="3.6.1")
 
 
 def test_its_data_ends_with_it() -> None:

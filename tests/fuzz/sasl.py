@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers.authentication import GateContext, SaslGate
 from anabranch.broker.kafka.sasl.jwks import Jwks
 from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed
@@ -70,7 +71,7 @@ class SaslRig(Rig):
         begin = Mechanisms(node.serving.scram, None, files, Random(2).randbytes, node.serving.now_ms).begin
         settings = replace(node.serving.settings.sasl, max_reauth_ms=60_000)
         self.gate: Any = SaslGate(
-            GateContext(node.serving, node.ports.clients, settings, MECHANISMS, begin, node.tasks.spawn)
+            GateContext(node.serving, HANDLERS, node.ports.clients, settings, MECHANISMS, begin, node.tasks.spawn)
         )
         node.ports.clients.gates[DEFAULT_LISTENER] = self.gate
 

@@ -3,11 +3,13 @@
 from kio.schema.index import api_key_map, schema_name_map
 
 from anabranch.broker.api.handlers import HANDLERS
+from scripts import kafka_releases_page
 from scripts.compatibility import NOT_SERVED, NOTES, PAGE, page, versions
 
 
-def test_the_page_is_what_the_script_makes_of_the_code() -> None:
+def test_the_pages_are_what_the_script_makes_of_the_code() -> None:
     assert PAGE.read_text() == page(), "run: python -m scripts.compatibility"
+    assert kafka_releases_page.PAGE.read_text() == kafka_releases_page.page(), "run: python -m scripts.compatibility"
 
 
 def test_an_api_that_is_not_served_has_the_name_and_versions_of_an_independent_list() -> None:

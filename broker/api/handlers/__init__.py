@@ -3,7 +3,7 @@
 The module has the name of the API's module in `protocol.messages`: `broker/api/handlers/list_groups.py` handles
 `protocol/messages/list_groups.py`. `HANDLERS` is derived from that convention; a message module without a handler fails
 the import. ApiVersions answers from it, and the dispatcher looks handlers up in it. An API is served in the versions of
-the registry.
+the registry, unless the node presents itself as an older release (`broker.api.releases`).
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ PIPELINED = frozenset(key for key, handler in HANDLERS.items() if handler.pipeli
 """Keys of the APIs whose requests start next to each other."""
 
 
-def advertised_apis(*, telemetry: bool) -> Sequence[ApiVersion]:
+def advertised_apis(handlers: Handlers, *, telemetry: bool) -> Sequence[ApiVersion]:
     """Return the APIs and versions that ApiVersions answers, with or without those of client metrics (KIP-714)."""
     return [
         ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
-        for key, handler in HANDLERS.items()
+        for key, handler in handlers.items()
         if telemetry or not handler.of_telemetry
     ]

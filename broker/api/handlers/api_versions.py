@@ -5,7 +5,6 @@ import re
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.configs.features import LOWEST, NEWEST
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import (
@@ -19,12 +18,10 @@ from anabranch.protocol.messages.api_versions import (
 __all__ = ["handle", "unsupported_version"]
 
 SOFTWARE_SINCE = 3
+"""First version with the client's software. A node that serves it names its versions in a refusal, too (KIP-511)."""
 FEATURES_FROM_ZERO_SINCE = 4
 """First version whose clients accept features with version 0. As in Kafka, older ones do not receive such features."""
-_SUPPORTED = [
-    SupportedFeatureKey(name=name, min_version=LOWEST[name], max_version=newest) for name, newest in NEWEST.items()
-]
-_SUPPORTED_ABOVE_ZERO = [feature for feature in _SUPPORTED if feature.min_version > 0]
+_NO_EPOCH = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -37,10 +34,15 @@ def handle(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) ->
     if exchange.api_version >= SOFTWARE_SINCE:
         exchange.connection.software_name = request.client_software_name
         exchange.connection.software_version = request.client_software_version
+    supported = serving.features.supported
     return ApiVersionsResponse(
         api_keys=serving.advertised_apis,
-        supported_features=_SUPPORTED if exchange.api_version >= FEATURES_FROM_ZERO_SINCE else _SUPPORTED_ABOVE_ZERO,
-        finalized_features_epoch=serving.features.epoch,
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=newest)
+            for name, (lowest, newest) in supported.items()
+            if lowest > 0 or exchange.api_version >= FEATURES_FROM_ZERO_SINCE
+        ],
+        finalized_features_epoch=serving.features.epoch if supported else _NO_EPOCH,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in serving.features.finalized().items()
@@ -49,8 +51,11 @@ def handle(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) ->
 
 
 def unsupported_version(serving: Serving) -> ApiVersionsResponse:
-    """Build the version 0 answer to an unknown version, from which the client chooses a common one."""
-    own = tuple(api for api in serving.advertised_apis if api.api_key == KEY)
+    """Build the version 0 answer to an unknown version, from which the client chooses a common one.
+
+    Before KIP-511 it named no versions.
+    """
+    own = [api for api in serving.advertised_apis if api.api_key == KEY and api.max_version >= SOFTWARE_SINCE]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 
 

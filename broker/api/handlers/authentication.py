@@ -21,8 +21,7 @@ from typing import Any, Final
 
 import structlog
 
-from anabranch.broker.api.declaration import Handler
-from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.api.declaration import Handler, Handlers
 from anabranch.broker.api.handlers import api_versions as api_versions_handler
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts
@@ -69,6 +68,8 @@ class GateContext:
     """Mechanisms of a listener, and the means to serve its clients."""
 
     serving: Serving
+    handlers: Handlers
+    """Handlers of the node, for the versions that it serves."""
     server: Server
     settings: SaslSettings
     mechanisms: Sequence[str]
@@ -80,6 +81,7 @@ class GateContext:
 
 def make_gates(
     serving: Serving,
+    handlers: Handlers,
     server: Server,
     begin: Callable[[str, str], Mechanism],
     spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -89,7 +91,7 @@ def make_gates(
     area, named = settings.sasl, settings.listener.sasl_mechanisms
     return {
         listener.name: SaslGate(
-            GateContext(serving, server, area, mechanisms_of(area, named, listener.name), begin, spawn)
+            GateContext(serving, handlers, server, area, mechanisms_of(area, named, listener.name), begin, spawn)
         )
         for listener in settings.listeners
         if listener.protocol.uses_sasl
@@ -172,7 +174,7 @@ class _Session:
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Handle a request of a client that is not authenticated."""
         key, version = exchange.api_key, exchange.api_version
-        handler = HANDLERS.get(key)
+        handler = self._context.handlers.get(key)
         if handler is not None and handler.min_version <= version <= handler.max_version:
             requests = self._context.serving.requests
             requests[key] = requests.get(key, 0) + 1
@@ -226,7 +228,7 @@ class _Session:
 
     def _answer_versions(self, exchange: Exchange, frame: Buffer) -> None:
         """Answer ApiVersions. Raises ProtocolError."""
-        handler, serving = HANDLERS[api_versions.KEY], self._context.serving
+        handler, serving = self._context.handlers[api_versions.KEY], self._context.serving
         if not handler.min_version <= exchange.api_version <= handler.max_version:
             exchange.complete(api_versions_handler.unsupported_version(serving), version=0)
             return
@@ -238,7 +240,7 @@ class _Session:
 
     def _answer_handshake(self, exchange: Exchange, frame: Buffer) -> None:
         """Begin an exchange by the mechanism that the client has chosen. Raises _Malformed, ProtocolError."""
-        handler, mechanisms = HANDLERS[sasl_handshake.KEY], self._context.mechanisms
+        handler, mechanisms = self._context.handlers[sasl_handshake.KEY], self._context.mechanisms
         if not handler.min_version <= exchange.api_version <= handler.max_version:
             raise _Malformed(f"SaslHandshake request in version {exchange.api_version}")
         request, _ = decode(SaslHandshakeRequest, frame, exchange.api_version, exchange.header_end)

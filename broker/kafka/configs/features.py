@@ -4,7 +4,7 @@ A lower level turns off what the newer one introduced. Below `group.version` 1 t
 refused; below `transaction.version` 2 clients use the transactions before the second part of KIP-890.
 
 `metadata.version` exists for tools that read a cluster's version from it. Since there is no metadata log, it has one
-level: that of the Apache Kafka version whose behaviour this node follows.
+level: that of the Apache Kafka version whose behaviour this node follows, or that it presents itself as.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,7 @@ METADATA_LEVEL: Final = 30
 NEWEST: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
 )
-"""Highest supported levels."""
-LOWEST: Final[Mapping[str, int]] = MappingProxyType(
-    {GROUP_VERSION: 0, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 0}
-)
-"""Lowest supported levels. At 0 a feature is off."""
+"""Highest levels that the node has. At 0 a feature is off."""
 _CLUSTER = "cluster"
 _EPOCH = "epoch"
 
@@ -51,11 +47,21 @@ class FeatureUpdate:
 
 
 class Features:
-    """Finalized levels of the cluster. A level that was never changed is the newest."""
+    """Finalized levels of the cluster. A level that was never changed is the newest.
 
-    def __init__(self, configs: ClusterConfigs, node_id: int) -> None:
+    `newest` has the highest level of each supported feature: less than `NEWEST` for a node that presents itself as an
+    older release.
+    """
+
+    def __init__(self, configs: ClusterConfigs, node_id: int, newest: Mapping[str, int] = NEWEST) -> None:
         self._configs = configs
         self._node_id = node_id
+        self._newest = newest
+
+    @property
+    def supported(self) -> Mapping[str, tuple[int, int]]:
+        """Lowest and highest level of each supported feature."""
+        return {name: (_lowest(name, newest), newest) for name, newest in self._newest.items()}
 
     @property
     def epoch(self) -> int:
@@ -64,12 +70,12 @@ class Features:
 
     def level(self, name: str) -> int:
         """Return the finalized level; 0 if the feature is off or unknown."""
-        newest = NEWEST.get(name, 0)
+        newest = self._newest.get(name, 0)
         return min(newest, int(self._configs.get(FEATURES, _CLUSTER).get(name, newest)))
 
     def finalized(self) -> Mapping[str, int]:
         """Return the features that are on, with their levels."""
-        return {name: level for name in NEWEST if (level := self.level(name))}
+        return {name: level for name in self._newest if (level := self.level(name))}
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         """Apply all of the updates, or none. Raises INVALID_UPDATE_VERSION with Kafka's message."""
@@ -90,7 +96,7 @@ class Features:
             )
 
     def _problem(self, update: FeatureUpdate) -> str:
-        newest, current = NEWEST.get(update.name), self.level(update.name)
+        newest, current = self._newest.get(update.name), self.level(update.name)
         if update.upgrade_type not in set(UpgradeType):
             return "The controller does not support the given upgrade type."
         if update.level < 0:
@@ -99,7 +105,7 @@ class Features:
             if update.level == 0:
                 return f"Feature {update.name} not found."
             return f"Local controller {self._node_id} does not support this feature."
-        lowest = LOWEST[update.name]
+        lowest = _lowest(update.name, newest)
         if not lowest <= update.level <= newest:
             return f"Local controller {self._node_id} only supports versions {lowest}-{newest}"
         if update.level < current and update.upgrade_type == UpgradeType.UPGRADE:
@@ -110,3 +116,8 @@ class Features:
         if update.level > current and update.upgrade_type != UpgradeType.UPGRADE:
             return "Can't downgrade to a newer version."
         return ""
+
+
+def _lowest(name: str, newest: int) -> int:
+    """Return the lowest supported level of a feature."""
+    return newest if name == METADATA_VERSION else 0

@@ -216,7 +216,8 @@ def _inner(name: str, value: Any, kind: Any) -> object:
 def _choice(value: object, choices: tuple[str, ...]) -> object:
     if value not in choices:
         *first, last = map(repr, choices)
-        raise ValueError(f"should be {', '.join(first)} or {last}")
+        quoted = "" if isinstance(value, str) else ", in quotes"
+        raise ValueError(f"should be {', '.join(first)} or {last}{quoted}")
     return value
 
 

@@ -26,6 +26,7 @@ from anabranch.broker.node.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
+from anabranch.broker.node.settings.compatibility_area import CompatibilitySettings
 from anabranch.broker.node.settings.delegation_token_area import DelegationTokenSettings
 from anabranch.broker.node.settings.listeners import Listener, listeners_of
 from anabranch.broker.node.settings.sasl_area import SaslSettings
@@ -171,6 +172,7 @@ class Settings(Area):
     fetch: FetchSettings = FetchSettings()
     group: GroupSettings = GroupSettings()
     transaction: TransactionSettings = TransactionSettings()
+    compatibility: CompatibilitySettings = CompatibilitySettings()
     compaction: CompactionArea = CompactionArea()
     quota: QuotaSettings = QuotaSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

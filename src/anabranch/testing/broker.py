@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
+from anabranch.broker.node.settings.known import KAFKA_RELEASES
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.extras import MissingExtra, install_command
 from anabranch.testing.process import ORDER_TIMEOUT_S, START_TIMEOUT_S, BrokerError, BrokerProcess
@@ -34,7 +35,8 @@ class Broker:
 
     It is a whole Anabranch: any Kafka client can use it. `settings` are those of a node, by name
     (`{"topic.num_partitions": 3}`). With `users`, passwords by name, clients authenticate themselves by SCRAM or PLAIN;
-    with `tls`, they connect by TLS. `nodes` makes it a cluster of that many, which methods name 1, 2, ... It starts
+    with `tls`, they connect by TLS. `nodes` makes it a cluster of that many, which methods name 1, 2, ... With
+    `kafka_version` (`"3.6"`) it serves the APIs, versions and features of that release of Apache Kafka only. It starts
     when it is entered as a context manager, or by `start`.
     """
 
@@ -45,10 +47,16 @@ class Broker:
         nodes: int = 1,
         users: Mapping[str, str] | None = None,
         tls: bool = False,
+        kafka_version: str | None = None,
     ) -> None:
         if nodes < 1:
             raise BrokerError(f"nodes: expected at least 1, found {nodes}")
         self._settings = dict(settings or {})
+        if kafka_version is not None:
+            if kafka_version not in KAFKA_RELEASES:
+                known = ", ".join(map(repr, KAFKA_RELEASES))
+                raise BrokerError(f"kafka_version: expected one of {known}, found {kafka_version!r}")
+            self._settings["compatibility.kafka"] = kafka_version
         self._count = nodes
         self._security = Security(users or {}, tls=tls)
         self._folder: MemoryFolder | None = None

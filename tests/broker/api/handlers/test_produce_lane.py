@@ -24,14 +24,15 @@ from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.messages.produce import ProduceRequest
 from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.errors import StorageStopped
 from tests.support.frames import FAMILIES
 from tests.support.native import native_mode, require_native
-from tests.support.node import settings_for
+from tests.support.node import running_node, settings_for
 from tests.support.produce_pair import PARTITIONS, Pair, Side, frame_of, produce_of, produce_pair, side
-from tests.support.raw_client import batch_of, decode_response
+from tests.support.raw_client import batch_of, decode_response, raw_client
 from tests.support.soak import SOAK
 from tests.support.waiting import until
 
@@ -220,6 +221,17 @@ async def test_a_node_with_something_in_between_has_no_lane(tmp_path: Path, want
     with native_mode("require"):
         async with run_node(settings_for(tmp_path, **wanted)) as node:
             assert node.ports.clients.take is None
+
+
+async def test_versions_that_a_release_does_not_have_are_not_taken(tmp_path: Path) -> None:
+    with native_mode("require"):
+        async with running_node(tmp_path, compatibility_kafka="3.6") as node, raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12)
+            assert not (await client.produce("t", [batch_of(b"a")])).responses[0].partition_responses[0].error_code
+            ids = {topic.name: topic.topic_id for topic in node.serving.topics}
+            client.send(produce_of({"t": [(0, batch_of(b"b"))]}, ids=ids), 13)
+            assert await client.closed()
+            assert node.serving.topics.partition("t", 0).high_watermark == 1
 
 
 async def test_a_changed_config_counts_from_the_next_request_on(pair: Pair) -> None:

@@ -85,3 +85,20 @@ async def test_the_version_of_the_metadata_is_fixed(
         await features.update(update, validate_only=False)
     assert (features.level(METADATA_VERSION), features.epoch) == (30, 0)
     await catalog.close()
+
+
+async def test_an_older_release_has_fewer_features(tmp_path: Path) -> None:
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
+    await catalog.open(cluster="c")
+    features = Features(ClusterConfigs(catalog), 1, {METADATA_VERSION: 14, TRANSACTION_VERSION: 1})
+    assert features.supported == {METADATA_VERSION: (14, 14), TRANSACTION_VERSION: (0, 1)}
+    assert features.finalized() == {METADATA_VERSION: 14, TRANSACTION_VERSION: 1}
+    assert features.level(GROUP_VERSION) == 0
+    for name, level, expected in (
+        (GROUP_VERSION, 1, "does not support this feature"),
+        (TRANSACTION_VERSION, 2, "only supports versions 0-1"),
+        (METADATA_VERSION, 30, "only supports versions 14-14"),
+    ):
+        with pytest.raises(KafkaError, match=expected):
+            await features.update([FeatureUpdate(name, level, UP)], validate_only=False)
+    await catalog.close()

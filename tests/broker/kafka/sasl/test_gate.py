@@ -492,3 +492,17 @@ async def test_a_wrong_password_ends_the_session(limited: Node) -> None:
         answer = await log_in(client, password="wrong")
         assert answer.error_message.startswith("Authentication failed during re-authentication due to invalid")
         assert await client.closed()
+
+
+async def test_an_older_release_authenticates_in_its_versions(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path, compatibility_kafka="2.3") as node:
+        async with client_of(node) as client:
+            client.send(VERSIONS, 3)
+            assert (await client.receive_bytes())[4:] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big") + bytes(4)
+            assert (await client.call(VERSIONS, 2)).error_code == ErrorCode.NONE
+            assert (await log_in_plain(client, version=1)).error_code == ErrorCode.NONE
+            assert (await client.call(ASK, 8)).brokers
+        async with client_of(node) as client:
+            await handshake(client, "PLAIN")
+            client.send(SaslAuthenticateRequest(auth_bytes=f"\0alice\0{PASSWORD}".encode()), 2)
+            assert await client.closed()

@@ -43,6 +43,10 @@ BAD = {
     "out of range": ({"ANABRANCH_PORT": "70000"}, "should be less than or equal to 65535"),
     "not a size": ({"ANABRANCH_WAL_CAPACITY_BYTES": "1 parsec"}, "setting wal.capacity_bytes"),
     "not a choice": ({"ANABRANCH_OBJECTS_STORE": "tape"}, "should be 'local' or 's3'"),
+    "no release of Apache Kafka": (
+        {"ANABRANCH_COMPATIBILITY_KAFKA": "3.10"},
+        "'3.10' is not allowed: should be '2.0', ",
+    ),
     "no bucket": ({"ANABRANCH_OBJECTS_STORE": "s3"}, "setting objects.bucket: empty"),
     "a registry without a scheme": (
         {"ANABRANCH_ADMIN_SCHEMA_REGISTRY_URL": "h:8081"},
@@ -111,6 +115,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
         ('[stores.a]\n"a\\nb" = 1\n', r"unknown setting stores.a.'a\nb'; [stores.a] has"),
         ("a = " + "[" * 5000, "values are nested too deeply"),
         ("[node]\nnode_id = true\n", "'True' is not allowed: should be a number or a text, not true or false"),
+        ("[compatibility]\nkafka = 3.6\n", " or '4.3', in quotes"),
         ('[wal]\ncapacity_bytes = "12QiB"\n', "one with a unit (KiB, MiB, GiB, TiB, or KB, MB, GB, TB) as in 512MiB"),
     ],
 )
