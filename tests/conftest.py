@@ -53,10 +53,12 @@ QUICK_SQL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.ui.explainMode": "simple",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Compiling and explaining queries over a few rows takes longer than running them.
+"""Compiling and explaining queries over a few rows takes longer than running them, and so does noting at each use of a
+column which line of Python it is.
 
-Commands that tests start do both.
+Commands that tests start do all of that.
 """
 SPARK_TIMEOUT_S = 900
 FAILED: pytest.StashKey[bool] = pytest.StashKey()
@@ -112,6 +114,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
     from anabranch.spark.session import DRIVER_OPTIONS, build_session
     from tests.support import tools
     from tests.support.java_names import remembered_names
+    from tests.support.local_files import local_files
 
     tools.java()
     version = installed_spark_version()
@@ -126,6 +129,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
         **QUICK_SQL,
         # Delta reads its own log in 50 tasks by default.
         "spark.databricks.delta.snapshotPartitions": "1",
+        **local_files(),
     }
     formats = list(TABLE_JARS[spark_line(version)])
     with pytest.MonkeyPatch.context() as patch:

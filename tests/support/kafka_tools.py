@@ -7,20 +7,19 @@ in the folder of tools (class data sharing, JEP 310).
 """
 
 import atexit
-import fcntl
 import functools
 import hashlib
 import struct
 import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from anabranch.spark.java import cache_folder, find_java_home
+from anabranch.spark.java import find_java_home
+from tests.support.made_once import made_once
 from tests.support.node import NodeProcess
 from tests.support.tools import KAFKA_VERSION, java, javac, kafka_class_path
 
@@ -122,24 +121,13 @@ def _archive() -> Path:
     kafka_class_path()  # skips the test, or fails it, where Apache Kafka is missing
     release = (find_java_home() / "release").read_bytes()
     version = hashlib.sha256(release).hexdigest()[:12]
-    return _made_once(f"kafka-{KAFKA_VERSION}-{version}.jsa", _make_archive)
+    return made_once(f"kafka-{KAFKA_VERSION}-{version}.jsa", _make_archive)
 
 
 def _classes() -> Path:
     """Return the folder of the runner's class."""
     version = hashlib.sha256(RUNNER.read_bytes()).hexdigest()[:12]
-    return _made_once(f"kafka-tools-{KAFKA_VERSION}-{version}", _compile)
-
-
-def _made_once(name: str, make: Callable[[Path], Path]) -> Path:
-    """Return what `make` makes in a folder, from the folder of tools if it is there already."""
-    target = cache_folder() / name
-    with Path(f"{target}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-                make(Path(folder)).rename(target)
-    return target
+    return made_once(f"kafka-tools-{KAFKA_VERSION}-{version}", _compile)
 
 
 def _compile(folder: Path) -> Path:
