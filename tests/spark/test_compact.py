@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from anabranch.compaction.execution import ExecutionContext, OutputId
@@ -254,6 +256,48 @@ def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: Spark
     assert filled.counts()["SSO committed"] <= 2
 
 
+def test_attempts_that_are_lost_and_a_driver_that_dies_leave_all_as_it_was_and_the_next_run_does_it(
+    spark: SparkSession, filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts whose objects are lost with their executor, and a driver that dies before its first commit."""
+    before = filled.contents()
+
+    class Died(Exception):
+        pass
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    async def run_twice(_run: SparkCompaction, tasks: Sequence[Any], execute: Callable[..., Any]) -> list[Any]:
+        def attempt(number: int) -> list[Any]:
+            monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: number))
+            return [execute(filled.location, SMALL, task) for task in tasks]
+
+        files = filled.files()
+        await asyncio.to_thread(attempt, 0)
+        lost = filled.files()
+        done = await asyncio.to_thread(attempt, 1)
+        assert len(filled.files() - lost) == len(lost - files) > 0, "each attempt writes its own objects"
+        return done
+
+    monkeypatch.setattr(SparkCompaction, "_run_tasks", run_twice)
+    with monkeypatch.context() as patched:
+        patched.setattr("anabranch.spark.compact.commit_sets", die)
+        with pytest.raises(Died):
+            compact(spark, filled)
+    assert filled.contents() == before
+    summary = compact(spark, filled)
+    assert not summary.refused
+    assert summary.commits
+    assert filled.contents() == before
+    assert filled.counts()["SO committed"] == 2
+    # What the dead driver and the lost attempts wrote is still prepared; it is reaped after its deadline.
+    assert any("prepared" in name.lower() for name in filled.counts())
+    asyncio.run(reap(filled))
+    assert not [name for name in filled.counts() if "prepared" in name.lower()]
+    assert filled.contents() == before
+
+
 # killed
 
 
@@ -293,6 +337,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaObjects) 
     assert large.counts()["SO committed"] == 8
 
 
+@LONG
 @pytest.mark.slow
 def test_an_executor_and_the_driver_that_are_killed_leave_all_as_it_was_and_the_next_run_does_it(
     spark: SparkSession, large: KafkaObjects
