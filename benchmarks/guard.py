@@ -31,7 +31,7 @@ import uvloop
 from crc32c import crc32c
 from rich.table import Table
 
-from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
 from anabranch.native import native_part
 from benchmarks.lab import callgrind
 from benchmarks.lab.hot_paths import HotPath, hot_paths

@@ -23,7 +23,7 @@ from typing import cast
 
 import structlog
 
-from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import StorageFull

@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 import uvloop
 
-from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node
 from benchmarks.support import CONSOLE, Report, middle, parser

@@ -19,6 +19,7 @@ import struct as struct_module
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache, partial
 from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 Buffer = bytes | bytearray | memoryview
@@ -71,6 +72,7 @@ class Versions:
     last: int
 
     @classmethod
+    @cache
     def parse(cls, text: str | None) -> "Versions":
         """Parse Kafka's notation: ``"3+"``, ``"0-12"``, ``"7"``, or ``"none"``, which None stands for, too."""
         if text is None or text == "none":
@@ -98,7 +100,7 @@ class Field:
     tag: int
     default: Any
     ignorable: bool
-    name: str = ""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +130,48 @@ def message(cls: type | None = None, /, *, versions: str | None = None, flexible
 
     def wrap(plain: type) -> type:
         plain.__doc__ = plain.__doc__ or plain.__name__  # else `dataclass` writes one, which takes long
-        made: type = dataclass(slots=True, kw_only=True, unsafe_hash=True)(plain)
-        fields = tuple(dataclasses.replace(f.metadata[_METADATA_KEY], name=f.name) for f in dataclasses.fields(made))
+        # Nor may it compile methods for each of hundreds of classes: a node uses a few, and would start later.
+        made: type = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(plain)
+        for name, method in _METHODS.items():
+            setattr(made, name, method)
+        fields = tuple(f.metadata[_METADATA_KEY](name=f.name) for f in dataclasses.fields(made))
         schema = Schema(fields, Versions.parse(versions) if versions else None, Versions.parse(flexible))
         setattr(made, _SCHEMA_ATTRIBUTE, schema)
         return made
 
     return wrap if cls is None else wrap(cls)
+
+
+def _construct_first(self: Any, **values: Any) -> None:
+    """Construct the first message of a class, by a constructor that is compiled now and takes the place of this one."""
+    made: Any = type(self)
+    defaults = {f"default_{each.name}": each.default for each in schema_of(made).fields}
+    parameters = "".join(f", {each.name}=default_{each.name}" for each in schema_of(made).fields)
+    lines = "".join(f"    self.{each.name} = {each.name}\n" for each in schema_of(made).fields)
+    # The source is generated from our own declarations alone.
+    exec(f"def __init__(self, *{parameters}):\n{lines}" if lines else "def __init__(self): pass", defaults)  # noqa: S102
+    made.__init__ = defaults["__init__"]
+    made.__init__(self, **values)
+
+
+def _values(part: Any) -> tuple[Any, ...]:
+    return tuple(getattr(part, each.name) for each in schema_of(type(part)).fields)
+
+
+def _equals(self: Any, other: object) -> bool:
+    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+def _show(self: Any) -> str:
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in schema_of(type(self)).fields)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+_METHODS: Final = {"__init__": _construct_first, "__eq__": _equals, "__hash__": _hash, "__repr__": _show}
 
 
 def schema_of(message_type: type) -> Schema:
@@ -154,7 +191,8 @@ def _field(
     tagged: str | None = None,
     ignorable: bool = False,
 ) -> Any:
-    spec = Field(
+    named = partial(
+        Field,
         element,
         is_array,
         Versions.parse(versions),
@@ -164,7 +202,7 @@ def _field(
         default,
         ignorable,
     )
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec})
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: named})
 
 
 def _primitive(kind: Kind, implicit_default: Any) -> Callable[..., Any]:

@@ -377,6 +377,15 @@ def test_messages_are_values() -> None:
         object.__setattr__(PRODUCE, "other", 1)
 
 
+def test_messages_are_constructed_by_the_names_of_their_fields() -> None:
+    for _ in range(2):  # the first construction of a class compiles its constructor
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+            Cursor(nothing=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="positional argument"):
+            Cursor("t")  # type: ignore[call-arg]
+        assert repr(Cursor(topic_name="t")) == "Cursor(topic_name='t', partition_index=0)"
+
+
 def test_many_elements_are_decoded_and_more_are_refused_before_they_take_memory() -> None:
     element = struct.pack(">h1s", 1, b"a")
 

@@ -23,8 +23,8 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.node.settings.stores import make_stores
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
 from anabranch.broker.operator.cli.options import BadSetting
-from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
 from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.protocol.errors import KafkaError

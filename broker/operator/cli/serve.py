@@ -26,21 +26,16 @@ from anabranch.broker.node.settings.names import (
     describe_default,
 )
 from anabranch.broker.node.settings.sources import load
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
-from anabranch.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
 
-FAILED = 1
 SECOND_SIGNAL = 130
 STOP_GRACE_S = 20
 """Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
-LOG_FLUSH_TIMEOUT_S = 1.0
-"""Limit of an exiting process for writing the rest of its log."""
-CYCLE_THRESHOLD = 50_000
-"""Allocations between two collections of reference cycles: few, because requests create no cycles."""
 
 
 class GroupedCommand(click.Command):
@@ -112,17 +107,6 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
     finally:
         writer.flush(LOG_FLUSH_TIMEOUT_S)
     sys.exit(code)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the factory of the event loop that nodes run in; None: Python's own."""
-    try:
-        with needed("a faster event loop"):
-            import uvloop
-    except MissingExtra as error:
-        structlog.get_logger("node").info(str(error))
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
