@@ -75,6 +75,7 @@ def make_coordinators(
         CoordinatorTopic(topics, OFFSETS_TOPIC, environment.now_ms),
         settings.group,
         now_ms=environment.now_ms,
+        steady_ms=environment.steady_ms,
         new_id=lambda: str(environment.new_uuid()),
         topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,

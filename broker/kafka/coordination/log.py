@@ -175,6 +175,11 @@ class LogWriter:
         self._in_flight: dict[_Batch, None] = {}
         self._drained: asyncio.Future[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """True if all writes have ended."""
+        return not self._queue and not self._in_flight
+
     def write(self, records: Sequence[KeyValue], done: WriteDone | None = None, *, refusable: bool = False) -> None:
         """Queue records for the end of this turn of the loop, in the order of calls.
 

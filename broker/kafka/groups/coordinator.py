@@ -12,6 +12,7 @@ from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Group
+from anabranch.broker.kafka.groups.requests import NEVER_MS
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
 from anabranch.broker.kafka.topics.parking import Parking
@@ -30,6 +31,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
         new_id: Callable[[], str],
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
@@ -37,13 +39,16 @@ class GroupCoordinator:
         read_topic_names: TopicNamesReader | None = None,
         parking: Parking | None = None,
     ) -> None:
-        """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire.
+        """`steady_ms` is the clock of deadlines, by default the event loop's; `expiry_now_ms` that of expired offsets.
+
+        `session_timeout_ms` returns a group's own timeout.
 
         `read_topic_names` identifies offsets of deleted topics when a shard is loaded; without it they are kept.
         `parking` is notified of shards that are being loaded.
         """
         self.settings = settings
         self.now_ms = now_ms
+        self._steady_ms = steady_ms
         self._expiry_now_ms = expiry_now_ms or now_ms
         self.new_id = new_id
         """Returns the unique part of a new member id."""
@@ -68,6 +73,7 @@ class GroupCoordinator:
             writer,
             self.settings,
             now_ms=self.now_ms,
+            steady_ms=self._steady_ms,
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
             read_topic_names=self._read_topic_names,
@@ -81,6 +87,21 @@ class GroupCoordinator:
             while True:
                 await asyncio.sleep(self.settings.offsets_check_interval_ms / 1000)
                 await self.expire()
+
+    @property
+    def wake_ms(self) -> int:
+        """Time on the steady clock at which a group is woken next; NEVER_MS: none is waiting."""
+        return min((shard.wake_ms for shard in self._shards.led_shards()), default=NEVER_MS)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if all deadlines that have passed were noticed, and all writes have ended."""
+        return all(shard.is_settled for shard in self._shards.led_shards())
+
+    def reset_timers(self) -> None:
+        """Set the timers anew, after the steady clock was moved: what was due has happened once it `is_settled`."""
+        for shard in self._shards.led_shards():
+            shard.reset_timers()
 
     async def compact(self) -> None:
         """Rewrite logs that have grown well beyond their live records."""

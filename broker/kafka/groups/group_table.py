@@ -22,12 +22,14 @@ class GroupTable:
         settings: GroupSettings,
         kinds: GroupKinds,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         on_deadline: Callable[[ShardGroup, Now], None],
         group_count: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._kinds = kinds
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._on_deadline = on_deadline
         self._group_count = group_count
         self._loop = asyncio.get_running_loop()
@@ -84,8 +86,8 @@ class GroupTable:
     # -- Time --------------------------------------------------------------------------------------------------------
 
     def now(self) -> Now:
-        """Return the time on the loop's clock and on the wall clock."""
-        return Now(int(self._loop.time() * 1000), self._now_ms())
+        """Return the time on the steady clock and on the wall clock."""
+        return Now(self._steady_ms(), self._now_ms())
 
     def schedule(self, group: ShardGroup) -> None:
         """Make sure that the group is woken at its next deadline. A timer that fires early sets the next one.
@@ -97,12 +99,23 @@ class GroupTable:
             return
         group.cancel_timer()
         group.timer_ms = wake_ms
-        group.timer = self._loop.call_at(wake_ms / 1000, self._wake, group)
+        group.timer = self._loop.call_later((wake_ms - self._steady_ms()) / 1000, self._wake, group)
+
+    @property
+    def wake_ms(self) -> int:
+        """Time on the steady clock at which a group is woken next; NEVER_MS: none is waiting."""
+        return min((group.timer_ms for group in self._groups.values()), default=NEVER_MS)
+
+    def reset_timers(self) -> None:
+        """Set the timers anew after the steady clock was moved forward. Those that are late fire at once."""
+        for group in self._groups.values():
+            group.cancel_timer()
+            self.schedule(group)
 
     def _wake(self, group: ShardGroup) -> None:
         now = self.now()
         # The loop may call up to its clock's resolution early.
-        now = Now(max(now.loop_ms, group.timer_ms), now.wall_ms)
+        now = Now(max(now.steady_ms, group.timer_ms), now.wall_ms)
         group.timer, group.timer_ms = None, NEVER_MS
         if self._groups.get(group.group_id) is group:
             self._on_deadline(group, now)

@@ -80,7 +80,7 @@ class Group(Protocol):
 
     @property
     def wake_ms(self) -> int:
-        """A lower bound of its next deadline, on the loop's clock.
+        """A lower bound of its next deadline, on the steady clock.
 
         The shard reads it after each call of the machine, also one that raised.
         """

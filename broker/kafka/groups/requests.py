@@ -17,9 +17,9 @@ Answer = TypeVar("Answer")
 
 
 class Now(NamedTuple):
-    """The time on two clocks: the loop's, which never jumps, for deadlines, and the wall clock for stored times."""
+    """The time on two clocks: a steady one, which never jumps, for deadlines, and the wall clock for stored times."""
 
-    loop_ms: int
+    steady_ms: int
     wall_ms: int
 
 

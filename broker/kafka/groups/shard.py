@@ -6,6 +6,7 @@ committed offsets.
 Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
@@ -29,6 +30,10 @@ TopicNamesReader: TypeAlias = Callable[[], Awaitable[Collection[str]]]
 """Reads the names of all topics of the cluster. Raises StorageError."""
 
 
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 def _call_all(waiting: Iterable[WriteDone], error: ErrorCode) -> None:
     for done in waiting:
         done(error)
@@ -43,12 +48,15 @@ class GroupShard:
         settings: GroupSettings,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         read_topic_names: TopicNamesReader | None = None,
         group_count: Callable[[], int] | None = None,
     ) -> None:
-        """`read_topic_names` is called by a load that finds offsets of unknown topics; None keeps these offsets.
+        """`steady_ms` is the clock of deadlines, by default the event loop's.
+
+        `read_topic_names` is called by a load that finds offsets of unknown topics; None keeps these offsets.
 
         `group_count` returns the number of groups that count towards the limit, by default those of the shard.
         """
@@ -60,7 +68,12 @@ class GroupShard:
         self._settings = settings
         self._kinds = GroupKinds(settings, topics, session_timeout_ms)
         self._groups = GroupTable(
-            settings, self._kinds, now_ms, self._deadline_reached, group_count or self.group_count
+            settings,
+            self._kinds,
+            now_ms,
+            steady_ms or _loop_ms,
+            self._deadline_reached,
+            group_count or self.group_count,
         )
         self.membership = MembershipManager(self._groups, writer, self._kinds)
         self.offsets = OffsetManager(self._groups, writer)
@@ -73,6 +86,20 @@ class GroupShard:
         """Topics deleted before the shard was loaded."""
         self._forgotten_done: list[WriteDone] = []
         self._closed = False
+
+    @property
+    def wake_ms(self) -> int:
+        """Time on the steady clock at which a group is woken next; NEVER_MS: none is waiting."""
+        return self._groups.wake_ms
+
+    @property
+    def is_settled(self) -> bool:
+        """True if all deadlines that have passed were noticed, and all writes have ended."""
+        return self._groups.wake_ms > self._groups.now().steady_ms and self.writer.is_idle
+
+    def reset_timers(self) -> None:
+        """Set the timers anew, after the steady clock was moved forward: what has become due happens soon."""
+        self._groups.reset_timers()
 
     def _deadline_reached(self, group: ShardGroup, now: Now) -> None:
         self.membership.deadline_reached(group, now)

@@ -36,7 +36,7 @@ class ShardGroup:
     """Writes that have not ended, in the order of the log."""
     timer: asyncio.TimerHandle | None = None
     timer_ms: int = NEVER_MS
-    """Time on the loop's clock at which the timer fires."""
+    """Time on the steady clock at which the timer fires."""
 
     @property
     def group(self) -> Group:

@@ -19,7 +19,11 @@ async def keep_expiring(
     """Expire the producers of every partition each `EXPIRY_INTERVAL_S`, until cancelled."""
     while True:
         await asyncio.sleep(EXPIRY_INTERVAL_S)
-        before_ms = now_ms() - expiration_ms()
-        for partition in list(partitions()):
-            partition.expire_producers(before_ms)
-            await asyncio.sleep(0)
+        await expire_all(partitions(), now_ms() - expiration_ms())
+
+
+async def expire_all(partitions: Iterable[Partition], before_ms: int) -> None:
+    """Expire the producers of every partition that have not written since a time."""
+    for partition in list(partitions):
+        partition.expire_producers(before_ms)
+        await asyncio.sleep(0)

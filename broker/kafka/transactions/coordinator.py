@@ -373,6 +373,15 @@ class TransactionCoordinator:
             await shard.write(entry, fenced)
             return
 
+    async def wait_settled(self) -> None:
+        """Wait for the ends of all changes in progress: transactions that are being ended, ids that are forgotten."""
+        for shard in self._shards.led_shards():
+            for entry in list(shard.entries.values()):
+                while not shard.closed:
+                    with suppress(KafkaError):  # it takes longer than a request may wait
+                        await self._wait_idle(entry)
+                        break
+
     async def expire(self) -> None:
         """Delete transactional ids that have not been used for `id_expiration_ms`."""
         expiration_ms = self.settings.id_expiration_ms

@@ -22,7 +22,6 @@ from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
@@ -32,7 +31,7 @@ from anabranch.s3stream.errors import StorageError
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
-    from anabranch.broker.operator.dev.faults import Faults
+    from anabranch.broker.operator.dev.controls import Controls
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "wal.capacity_bytes": "32MiB",
@@ -51,7 +50,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
 """Settings that differ from those of a node: small, quick to start, and open to what programs ask of a cluster."""
 
 
-Use = Callable[["Node", "Faults", asyncio.Event], Awaitable[None]]
+Use = Callable[["Node", "Controls", asyncio.Event], Awaitable[None]]
 """Use of a node that serves, until the event."""
 
 
@@ -85,6 +84,7 @@ class _Ended(Exception):
 )
 @click.option("--folder", type=click.Path(path_type=Path), hidden=True, help="Folder for the data, which ends with it.")
 @click.option("--controlled", is_flag=True, hidden=True, help="Take orders from standard input, and end with it.")
+@click.option("--ahead-ms", type=int, default=0, hidden=True, help="Time by which its clocks are ahead.")
 def dev(
     host: str,
     port: int,
@@ -93,6 +93,7 @@ def dev(
     settings: Sequence[str],
     folder: Path | None,
     controlled: bool,  # noqa: FBT001 - click passes options by name
+    ahead_ms: int,
 ) -> None:
     """Run a node whose data is in memory until Ctrl-C, when all its data is gone.
 
@@ -113,7 +114,8 @@ def dev(
             loaded = load({**flags, "node.data_dir": place.path / "data"}, {})
         except SettingsError as error:
             raise BadSetting(str(error)) from None
-        code = _run(loaded, wanted, place, is_controlled=controlled)
+        use = _take_orders if controlled else partial(_welcome, place=place)
+        code = _run(loaded, wanted, use, ahead_ms)
     finally:
         if folder is None or not code:  # after a failure its owner wants to read the log
             place.remove()
@@ -143,14 +145,13 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, is_controlled: bool) -> int:
+def _run(settings: Settings, topics: Mapping[str, int], use: Use, ahead_ms: int) -> int:
     """Run the node until its end; return the exit code."""
     levels, writer = LogLevels(), LineWriter()
     logs.configure(settings.log, levels, writer)
-    use = _take_orders if is_controlled else partial(_welcome, place=place)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(settings, levels, writer, topics, use))
+            return runner.run(_serve(settings, levels, writer, topics, use, ahead_ms))
     except _CannotStart as error:
         writer.line(f"Error: {error}")
         return FAILED
@@ -158,36 +159,34 @@ def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, 
         writer.flush(LOG_FLUSH_TIMEOUT_S)
 
 
-async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter, topics: Mapping[str, int], use: Use) -> int:
+async def _serve(
+    settings: Settings, levels: LogLevels, writer: LineWriter, topics: Mapping[str, int], use: Use, ahead_ms: int
+) -> int:
     stacks.install(asyncio.get_running_loop(), writer.fd, writer.line)
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
     from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
-    from anabranch.broker.cluster.membership.environment import Environment
-    from anabranch.broker.operator.dev.faults import Faults
+    from anabranch.broker.operator.dev.controls import Controls
     from anabranch.broker.operator.dev.orders import create_topic
+    from anabranch.broker.operator.dev.time_travel import MovedClock
 
-    faults = Faults()
-    environment = Environment(
-        make_stores=lambda settings, rng: faults.wrap_stores(make_stores(settings, rng)),
-        wrap_handlers=faults.requests.wrap,
-    )
+    controls = Controls(MovedClock(ahead_ms))
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     with suppress(_Ended):
         try:
-            async with run_node(settings, levels, environment) as node:
+            async with run_node(settings, levels, controls.environment()) as node:
                 for name, partitions in topics.items():
                     await create_topic(node.serving, name, partitions, {})
                 node.failed.add_done_callback(lambda _: ended.set())
-                await use(node, faults, ended)
+                await use(node, controls, ended)
                 raise _Ended
         except (StartError, KafkaError, StorageError) as error:
             raise _CannotStart(str(error)) from None
     return FAILED if node.failed.done() else 0
 
 
-async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:
+async def _welcome(node: "Node", _controls: "Controls", ended: asyncio.Event, *, place: MemoryFolder) -> None:
     """Say where the node is, and wait for its end."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
     for line in welcome(node, where, "Ctrl-C ends the node; its data is gone then."):
@@ -195,12 +194,12 @@ async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, pla
     await ended.wait()
 
 
-async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> None:
+async def _take_orders(node: "Node", controls: "Controls", ended: asyncio.Event) -> None:
     """Print the node's addresses, then answer orders from standard input until its writer has ended."""
     from anabranch.broker.api.handlers.local import LocalRefusal
     from anabranch.broker.operator.dev.orders import BadOrder, Orders
 
-    orders = Orders(node, faults)
+    orders = Orders(node, controls)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)

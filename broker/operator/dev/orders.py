@@ -1,4 +1,4 @@
-"""Orders to a node of a test, as lines of JSON: faults, topics and users to create, records and groups to read."""
+"""Orders to a node of a test, as lines of JSON: faults, time, topics and users to create, what is stored to read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,10 @@ from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MIN, salted_password
 from anabranch.broker.kafka.sasl.user_requests import SaltedPassword, put_request
 from anabranch.broker.kafka.topics.topic import Topic
-from anabranch.broker.operator.dev.faults import Faults
+from anabranch.broker.operator.dev.controls import Controls
 from anabranch.broker.operator.dev.group_reading import describe_group
 from anabranch.broker.operator.dev.reading import bounds, read, row
+from anabranch.broker.operator.dev.time_travel import travel
 from anabranch.protocol.api import Api
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.registry import APIS
@@ -34,16 +35,16 @@ class BadOrder(ValueError):
 class Orders:
     """Follows orders to one node."""
 
-    def __init__(self, node: Node, faults: Faults) -> None:
+    def __init__(self, node: Node, controls: Controls) -> None:
+        self._node = node
         self._serving = node.serving
-        self._ports = node.ports
-        self._faults = faults
+        self._controls = controls
         self._local = LocalRequests(node.serving, HANDLERS, is_stopping=lambda: node.stopping)
 
     async def obey(self, line: bytes) -> Mapping[str, object]:
         """Follow an order, an object whose first field names it, and return the fields of the answer.
 
-        Raises BadOrder, KafkaError, StorageError, LocalRefusal; nothing has changed then.
+        Raises BadOrder, KafkaError, StorageError, LocalRefusal; nothing has changed then, but clocks may be moved.
         """
         serving = self._serving
         match order := _parsed(line):
@@ -62,6 +63,8 @@ class Orders:
                 return {"records": [row(each) for each in records], "next": position}
             case {"count_nodes": True}:
                 return {"nodes": len(serving.members.living())}
+            case {"ahead_ms": int(ahead_ms)}:
+                await travel(self._node, self._controls.clock, ahead_ms)
             case {"describe_group": str(group_id)}:
                 return {"group": await describe_group(self._local, group_id, USER)}
             case _:
@@ -70,7 +73,7 @@ class Orders:
 
     def _change_faults(self, order: object) -> None:
         """Follow an order about faults. Raises BadOrder, also for one that is about something else."""
-        faults, requests = self._faults, self._faults.requests
+        faults, requests = self._controls.faults, self._controls.faults.requests
         match order:
             case {"clear": True}:
                 faults.clear()
@@ -87,7 +90,7 @@ class Orders:
                 requests.throttle(_throttled(api).key, throttle_ms, times=_times(times))
             case {"cut": True}:
                 requests.is_cut = True
-                self._ports.clients.drop_all()
+                self._node.ports.clients.drop_all()
             case _:
                 raise BadOrder(f"unknown order {json.dumps(order)}")
 

@@ -5,6 +5,7 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,6 +17,7 @@ from anabranch.testing.security import Security
 
 POLL_S: Final = 0.05
 SALT_BYTES: Final = 16
+AHEAD_MAX_MS: Final = 100 * 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Broker:
         self._security = Security(users or {}, tls=tls)
         self._folder: MemoryFolder | None = None
         self._nodes: list[BrokerProcess] = []
+        self._ahead_ms = 0
+        """Time by which the clocks of all nodes are ahead of the machine's."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -141,7 +145,7 @@ class Broker:
             raise BrokerError("the broker runs already")
         try:
             for node in starting:
-                node.spawn(self._settings_of(node))
+                node.spawn(self._settings_of(node), self._ahead_ms)
             for node in starting:
                 node.wait_ready()
             self._wait_acquainted()
@@ -263,6 +267,27 @@ class Broker:
             if node.has_faults:
                 node.order(clear=True)
                 node.has_faults = False
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clocks of all nodes forward, by a time or a number of seconds, and let happen what is due then.
+
+            broker.advance(timedelta(days=8))
+
+        When it returns, members of groups whose sessions have ended are out, transactions that have timed out are
+        aborted, and records, committed offsets and ids of producers that have outlived their retention are gone. The
+        clocks of clients stay, as does what waits for another process: connections, requests, leases of nodes. Nodes
+        that are started later have the same time; it never goes back. Raises BrokerError.
+        """
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        ahead_ms = self._ahead_ms + seconds * 1000
+        if not (seconds >= 0 and ahead_ms <= AHEAD_MAX_MS):  # also if it is not a number
+            raise BrokerError(f"advance: expected a time that is not negative, and 100 years at most, found {by!r}")
+        self._first()
+        if any(node.is_running and node.is_paused for node in self._nodes):
+            raise BrokerError("advance: a node is paused, and would miss it: call resume first")
+        self._ahead_ms = round(ahead_ms)
+        for node in self._serving():
+            node.order(ahead_ms=self._ahead_ms)
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
         """Create a topic, which all nodes know then. Raises BrokerError."""

@@ -66,15 +66,16 @@ class BrokerProcess:
         except FileNotFoundError:
             return ""
 
-    def spawn(self, settings: Mapping[str, object]) -> None:
-        """Start the process, which serves when `wait_ready` has returned."""
+    def spawn(self, settings: Mapping[str, object], ahead_ms: int) -> None:
+        """Start the process, whose clocks are ahead by a time. It serves when `wait_ready` has returned."""
         flags = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
         # -P: a module of the tests that is named like one of the broker's must not take its place.
         command = [sys.executable, "-P", "-m", "anabranch", "dev", "--controlled", "--folder", str(self.folder)]
         self.folder.mkdir(exist_ok=True)
+        ports = ("--port", str(self.port), "--admin-port", str(self.admin_port))
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--port", str(self.port), "--admin-port", str(self.admin_port), *flags],
+                [*command, *ports, "--ahead-ms", str(ahead_ms), *flags],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,5 +1,6 @@
 """TLS and users of a test broker: its settings, the files that they name, and what clients need to connect."""
 
+import datetime as dt
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Final
 from anabranch.extras import needed
 
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-DAYS: Final = 30
-"""Time for which a certificate is valid, and for which it has been: clocks of containers differ."""
+SKEW: Final = dt.timedelta(days=30)
+"""Time for which a new certificate has been valid: clocks of containers differ."""
+VALID: Final = dt.timedelta(days=40_000)
+"""Time for which it stays valid: a test may move the clocks of nodes."""
 CERTIFICATE: Final = "broker.pem"
 USERS: Final = "plain-users"
 
@@ -67,7 +70,6 @@ def _plain_users(users: Mapping[str, str]) -> str:
 
 def _make_certificate() -> bytes:
     """Return a new private key and a certificate that it has signed, for localhost, in PEM. Raises MissingExtra."""
-    import datetime as dt
     import ipaddress
 
     with needed("TLS of a broker for tests"):
@@ -87,8 +89,8 @@ def _make_certificate() -> bytes:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=DAYS))
-        .not_valid_after(now + dt.timedelta(days=DAYS))
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + VALID)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         .sign(key, hashes.SHA256())

@@ -173,7 +173,7 @@ class ClassicGroup:
 
     def extend_session(self, member: ClassicMember, now: Now) -> None:
         """Begin a new session of a member."""
-        member.deadline_ms = deadline_ms = now.loop_ms + member.session_timeout_ms
+        member.deadline_ms = deadline_ms = now.steady_ms + member.session_timeout_ms
         if deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 

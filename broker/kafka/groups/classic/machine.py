@@ -189,10 +189,11 @@ class ClassicMachine:
 
     def tick(self, now: Now) -> Outcome:
         """Handle all deadlines that have been reached, in order."""
-        due = [(deadline, member_id) for member_id, deadline in self.group.pending.items() if deadline <= now.loop_ms]
-        due += [
-            (member.deadline_ms, key) for key, member in self.group.members.items() if member.deadline_ms <= now.loop_ms
+        deadlines = [
+            *((deadline_ms, member_id) for member_id, deadline_ms in self.group.pending.items()),
+            *((member.deadline_ms, member_id) for member_id, member in self.group.members.items()),
         ]
+        due = [each for each in deadlines if each[0] <= now.steady_ms]
         for _, member_id in sorted(due):
             self._session_over(member_id, now)
         self._rebalance.end_due_phases(now)
@@ -229,7 +230,7 @@ class ClassicMachine:
             if len(self.group.pending) >= self._settings.members_max:
                 self.group.refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
                 return
-            deadline_ms = now.loop_ms + request.session_timeout_ms
+            deadline_ms = now.steady_ms + request.session_timeout_ms
             self.group.pending[request.new_member_id] = deadline_ms
             self.group.wake_at_latest(deadline_ms)
             self.group.respond(request.ticket, JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
@@ -254,7 +255,7 @@ class ClassicMachine:
         self.group.members[member_id] = member
         if request.group_instance_id is not None:
             self.group.static[request.group_instance_id] = member_id
-        self.group.set_session(member, now.loop_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self.group.set_session(member, now.steady_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.advance(GroupEvent.NEW_MEMBER, now)
 
     def _rejoin(self, request: JoinRequest, member: ClassicMember, now: Now) -> None:
@@ -351,7 +352,7 @@ class ClassicMachine:
             self._after_removal(GroupEvent.PENDING_GONE, now)
             return
         member = self.group.members.get(member_id)
-        if member is None or member.deadline_ms > now.loop_ms:
+        if member is None or member.deadline_ms > now.steady_ms:
             return  # an earlier deadline of this tick has removed it, or a response has extended its session
         if not member.is_new and (member.join_ticket is not None or member.sync_ticket is not None):
             member.deadline_ms = NEVER_MS  # the member waits for the group; the response sets the next deadline

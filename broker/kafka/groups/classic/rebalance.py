@@ -31,9 +31,9 @@ class Rebalance:
 
     def end_due_phases(self, now: Now) -> None:
         """End the phase whose deadline has been reached."""
-        if self._join_deadline_ms <= now.loop_ms:
+        if self._join_deadline_ms <= now.steady_ms:
             self._join_phase_over(now)
-        if self._sync_deadline_ms <= now.loop_ms:
+        if self._sync_deadline_ms <= now.steady_ms:
             self._sync_phase_over(now)
 
     # -- Join phase --------------------------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ class Rebalance:
             delay_ms = self._settings.initial_rebalance_delay_ms
             self._initial_delay_left_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
             self._member_added = False
-            self._set_join_deadline(now.loop_ms + delay_ms)
+            self._set_join_deadline(now.steady_ms + delay_ms)
         else:
             self._initial_delay_left_ms = None
-            self._set_join_deadline(now.loop_ms + group.rebalance_timeout_ms())
+            self._set_join_deadline(now.steady_ms + group.rebalance_timeout_ms())
             self.end_join_if_all_here(now)
 
     def end_join_if_all_here(self, now: Now) -> None:
@@ -82,7 +82,7 @@ class Rebalance:
             delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
             self._initial_delay_left_ms = remaining_ms - delay_ms
             self._member_added = False
-            self._set_join_deadline(now.loop_ms + delay_ms)
+            self._set_join_deadline(now.steady_ms + delay_ms)
         else:
             self._complete_join(now)
 
@@ -93,7 +93,7 @@ class Rebalance:
                 group.drop_member(member.member_id)
         if group.members and not self._elect_leader():
             # Only static members are left, and none has rejoined: they stay until their sessions end.
-            self._set_join_deadline(now.loop_ms + group.rebalance_timeout_ms())
+            self._set_join_deadline(now.steady_ms + group.rebalance_timeout_ms())
             return
         self._join_deadline_ms = NEVER_MS
         self._initial_delay_left_ms = None
@@ -111,7 +111,7 @@ class Rebalance:
             group.extend_session(member, now)
             member.is_new = False
             member.sync_expected = True
-        self._sync_deadline_ms = now.loop_ms + group.rebalance_timeout_ms()
+        self._sync_deadline_ms = now.steady_ms + group.rebalance_timeout_ms()
         group.wake_at_latest(self._sync_deadline_ms)
 
     def _elect_leader(self) -> bool:

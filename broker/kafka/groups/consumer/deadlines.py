@@ -8,7 +8,7 @@ from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
 
 
 class MemberDeadlines:
-    """Times on the loop's clock by which members must do what is expected of them, or are removed."""
+    """Times on the steady clock by which members must do what is expected of them, or are removed."""
 
     def __init__(self) -> None:
         self.wake_ms = NEVER_MS
@@ -20,12 +20,12 @@ class MemberDeadlines:
 
     def begin_session(self, member_id: str, timeout_ms: int, now: Now) -> None:
         """Begin a new session of a member."""
-        deadline_ms = self.sessions[member_id] = now.loop_ms + timeout_ms
+        deadline_ms = self.sessions[member_id] = now.steady_ms + timeout_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
     def begin_rebalance(self, member: ConsumerMember, now: Now) -> None:
         """Begin the time within which a member must have revoked partitions, or a classic one joined or synced."""
-        deadline_ms = self.rebalances[member.member_id] = now.loop_ms + member.rebalance_timeout_ms
+        deadline_ms = self.rebalances[member.member_id] = now.steady_ms + member.rebalance_timeout_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
     def ensure_rebalance(self, member: ConsumerMember, now: Now) -> None:
@@ -45,7 +45,8 @@ class MemberDeadlines:
     def silent_members(self, now: Now) -> list[str]:
         """Return the members whose session or rebalance timeout has ended."""
         deadlines = (self.sessions, self.rebalances)
-        return sorted({name for each in deadlines for name, deadline_ms in each.items() if deadline_ms <= now.loop_ms})
+        now_ms = now.steady_ms
+        return sorted({name for each in deadlines for name, deadline_ms in each.items() if deadline_ms <= now_ms})
 
     def find_next(self) -> None:
         """Set `wake_ms` to the earliest deadline."""

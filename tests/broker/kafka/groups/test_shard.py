@@ -13,6 +13,7 @@ from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.groups.requests import (
+    NEVER_MS,
     ClassicHeartbeat,
     JoinRequest,
     JoinResponse,
@@ -36,13 +37,21 @@ DAY_MS = 86_400_000
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 
 
+def loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 class ClassicShard:
     """One shard, its log, a wall clock."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.wall_ms = 10 * DAY_MS
-        self.shard = GroupShard(LogWriter(log), SETTINGS, now_ms=lambda: self.wall_ms)
+        self.ahead_ms = 0
+        """Time by which the clock of deadlines is ahead of the loop's."""
+        self.shard = GroupShard(
+            LogWriter(log), SETTINGS, now_ms=lambda: self.wall_ms, steady_ms=lambda: loop_ms() + self.ahead_ms
+        )
         self.generation = -1
         self.member_id = ""
 
@@ -261,6 +270,21 @@ async def test_offsets_are_deleted_however_many_they_are(client: ClassicShard, m
     assert await delete(client) is ErrorCode.NONE
     client = await client.crash()
     assert client.state() is None
+
+
+async def test_deadlines_come_with_a_clock_that_is_moved(client: ClassicShard) -> None:
+    await client.enter(session_ms=10_000)
+    assert loop_ms() < client.shard.wake_ms <= loop_ms() + 10_000
+    client.ahead_ms = 9_000
+    client.shard.reset_timers()
+    await until(lambda: client.shard.is_settled)
+    assert client.state() == "Stable"
+    client.ahead_ms = 10_001
+    assert not client.shard.is_settled
+    client.shard.reset_timers()
+    await until(lambda: client.shard.is_settled)
+    assert client.state() == "Empty"
+    assert client.shard.wake_ms == NEVER_MS
 
 
 async def expire(client: ClassicShard) -> None:

@@ -384,6 +384,20 @@ async def test_a_transaction_ends_with_its_time(cluster: CoordinatorProcess, ver
     assert cluster.markers.verdicts() == {T0: False, T1: False, U0: True}
 
 
+async def test_a_transaction_that_has_timed_out_settles_with_its_markers(cluster: CoordinatorProcess) -> None:
+    await cluster.begin(T0)
+    cluster.now_ms += 10_001
+    cluster.markers.hold = True
+    await cluster.coordinator.abort_timed_out()
+    await until(lambda: bool(cluster.markers.held))
+    settling = asyncio.ensure_future(cluster.coordinator.wait_settled())
+    await asyncio.sleep(0)
+    assert not settling.done()
+    cluster.markers.release()
+    await settling
+    assert cluster.status() is S.COMPLETE_ABORT
+
+
 async def test_a_transaction_with_the_last_epoch_ends_with_its_time(cluster: CoordinatorProcess) -> None:
     producer = Producer((await cluster.begin(version=VERSION_2)).producer_id, EPOCH_LAST)
     entry = cluster.coordinator.shard("id").entries["id"]
