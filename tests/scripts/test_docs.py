@@ -70,11 +70,11 @@ def test_each_page_is_in_the_navigation_of_the_site() -> None:
 @pytest.mark.slow
 def test_the_broker_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
     files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
-    assert [name for name, _ in files] == ["test_orders.py", "test_time.py"]
+    assert [name for name, _ in files] == ["test_orders.py", "test_time.py", "test_reset.py"]
     for name, code in files:
         (tmp_path / name).write_text(code)
     folder, temporary = str(tmp_path), str(tmp_path / "temporary")
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", folder, "--basetemp", temporary, folder]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "8 passed" in done.stdout

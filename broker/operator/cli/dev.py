@@ -3,12 +3,10 @@
 import asyncio
 import difflib
 import gc
-import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,10 +46,6 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "log.level": "warning",
 }
 """Settings that differ from those of a node: small, quick to start, and open to what programs ask of a cluster."""
-
-
-Use = Callable[["Node", "Controls", asyncio.Event], Awaitable[None]]
-"""Use of a node that serves, until the event."""
 
 
 class _CannotStart(Exception):
@@ -114,8 +108,7 @@ def dev(
             loaded = load({**flags, "node.data_dir": place.path / "data"}, {})
         except SettingsError as error:
             raise BadSetting(str(error)) from None
-        use = _take_orders if controlled else partial(_welcome, place=place)
-        code = _run(loaded, wanted, use, ahead_ms)
+        code = _run(loaded, wanted, place, is_controlled=controlled, ahead_ms=ahead_ms)
     finally:
         if folder is None or not code:  # after a failure its owner wants to read the log
             place.remove()
@@ -145,13 +138,17 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _run(settings: Settings, topics: Mapping[str, int], use: Use, ahead_ms: int) -> int:
+def _run(
+    settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, is_controlled: bool, ahead_ms: int
+) -> int:
     """Run the node until its end; return the exit code."""
     levels, writer = LogLevels(), LineWriter()
     logs.configure(settings.log, levels, writer)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(settings, levels, writer, topics, use, ahead_ms))
+            return runner.run(
+                _serve(settings, levels, writer, topics, place, is_controlled=is_controlled, ahead_ms=ahead_ms)
+            )
     except _CannotStart as error:
         writer.line(f"Error: {error}")
         return FAILED
@@ -160,64 +157,60 @@ def _run(settings: Settings, topics: Mapping[str, int], use: Use, ahead_ms: int)
 
 
 async def _serve(
-    settings: Settings, levels: LogLevels, writer: LineWriter, topics: Mapping[str, int], use: Use, ahead_ms: int
+    settings: Settings,
+    levels: LogLevels,
+    writer: LineWriter,
+    topics: Mapping[str, int],
+    place: MemoryFolder,
+    *,
+    is_controlled: bool,
+    ahead_ms: int,
 ) -> int:
     stacks.install(asyncio.get_running_loop(), writer.fd, writer.line)
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
-    from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
+    # After validating the settings: it imports the whole broker.
     from anabranch.broker.operator.dev.controls import Controls
     from anabranch.broker.operator.dev.orders import create_topic
+    from anabranch.broker.operator.dev.owner import Owner
     from anabranch.broker.operator.dev.time_travel import MovedClock
 
-    controls = Controls(MovedClock(ahead_ms))
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    with suppress(_Ended):
-        try:
-            async with run_node(settings, levels, controls.environment()) as node:
+    owner = await Owner.connected() if is_controlled else None
+    controls = Controls(MovedClock(ahead_ms))
+    with closing(controls.ports):
+        while True:
+            stopped = False
+            async with _running(settings, levels, controls) as node:
                 for name, partitions in topics.items():
                     await create_topic(node.serving, name, partitions, {})
                 node.failed.add_done_callback(lambda _: ended.set())
-                await use(node, controls, ended)
+                if owner is None:
+                    _welcome(node, place)
+                    await ended.wait()
+                else:
+                    stopped = await owner.serve(node, controls, ended)
+            if owner is None or not stopped or not await owner.wait_for_start(controls, ended):
+                return FAILED if node.failed.done() else 0
+
+
+@asynccontextmanager
+async def _running(settings: Settings, levels: LogLevels, controls: "Controls") -> AsyncIterator["Node"]:
+    """Run a node, which ends as in a crash: its data is no longer needed. Raises _CannotStart, also for the body."""
+    from anabranch.broker.app import StartError, run_node
+
+    with suppress(_Ended):
+        try:
+            async with run_node(settings, levels, controls.environment()) as node:
+                yield node
                 raise _Ended
         except (StartError, KafkaError, StorageError) as error:
             raise _CannotStart(str(error)) from None
-    return FAILED if node.failed.done() else 0
 
 
-async def _welcome(node: "Node", _controls: "Controls", ended: asyncio.Event, *, place: MemoryFolder) -> None:
-    """Say where the node is, and wait for its end."""
+def _welcome(node: "Node", place: MemoryFolder) -> None:
+    """Say where the node is."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
     for line in welcome(node, where, "Ctrl-C ends the node; its data is gone then."):
         click.echo(line)
-    await ended.wait()
-
-
-async def _take_orders(node: "Node", controls: "Controls", ended: asyncio.Event) -> None:
-    """Print the node's addresses, then answer orders from standard input until its writer has ended."""
-    from anabranch.broker.api.handlers.local import LocalRefusal
-    from anabranch.broker.operator.dev.orders import BadOrder, Orders
-
-    orders = Orders(node, controls)
-    loop = asyncio.get_running_loop()
-    lines = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-
-    async def follow() -> None:
-        while line := await lines.readline():
-            try:
-                _answer(**await orders.obey(line))
-            except (BadOrder, KafkaError, LocalRefusal, StorageError) as error:
-                _answer(error=str(error))
-        ended.set()
-
-    _answer(address=node.bootstrap, admin=node.ports.admin_address)
-    following = loop.create_task(follow())
-    await ended.wait()
-    following.cancel()
-
-
-def _answer(**fields: object) -> None:
-    with suppress(BrokenPipeError):  # the sender of the order has ended: standard input ends, too
-        print(json.dumps(fields), flush=True)

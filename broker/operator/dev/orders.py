@@ -41,13 +41,13 @@ class Orders:
         self._controls = controls
         self._local = LocalRequests(node.serving, HANDLERS, is_stopping=lambda: node.stopping)
 
-    async def obey(self, line: bytes) -> Mapping[str, object]:
-        """Follow an order, an object whose first field names it, and return the fields of the answer.
+    async def obey(self, order: Any) -> Mapping[str, object]:
+        """Follow an order, a JSON object whose first field names it, and return the fields of the answer.
 
         Raises BadOrder, KafkaError, StorageError, LocalRefusal; nothing has changed then, but clocks may be moved.
         """
         serving = self._serving
-        match order := _parsed(line):
+        match order:
             case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
                 await create_topic(serving, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
             case {"delete_topic": str(name)}:
@@ -101,7 +101,8 @@ class Orders:
         return topic
 
 
-def _parsed(line: bytes) -> Any:
+def parsed(line: bytes) -> Any:
+    """Return an order from its line. Raises BadOrder."""
     try:
         return json.loads(line)
     except ValueError:

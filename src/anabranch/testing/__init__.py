@@ -10,5 +10,6 @@ With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as 
 
 from anabranch.testing.broker import Broker, Record
 from anabranch.testing.process import BrokerError
+from anabranch.testing.snapshots import Snapshot
 
-__all__ = ["Broker", "BrokerError", "Record"]
+__all__ = ["Broker", "BrokerError", "Record", "Snapshot"]

@@ -14,6 +14,7 @@ from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.extras import MissingExtra, install_command
 from anabranch.testing.process import ORDER_TIMEOUT_S, START_TIMEOUT_S, BrokerError, BrokerProcess
 from anabranch.testing.security import Security
+from anabranch.testing.snapshots import Snapshot, elsewhere, put_back, take
 
 POLL_S: Final = 0.05
 SALT_BYTES: Final = 16
@@ -288,6 +289,51 @@ class Broker:
         self._ahead_ms = round(ahead_ms)
         for node in self._serving():
             node.order(ahead_ms=self._ahead_ms)
+
+    def freeze(self) -> Snapshot:
+        """Return a snapshot of the broker, to which `restore` brings it back: all that is stored, and the time.
+
+        Clients notice nothing. Raises BrokerError.
+        """
+        if names := ", ".join(elsewhere(self._settings)):
+            raise BrokerError(f"freeze: the data is not in the broker's folder, because of the setting {names}")
+        self._first()
+        running = [node for node in self._nodes if node.is_running and not node.is_paused]
+        assert self._folder is not None, "it runs"
+        try:
+            for node in running:
+                node.pause()
+            return take(self._folder.path, self._ahead_ms)
+        except OSError as error:
+            raise BrokerError(f"freeze: {error}") from None
+        finally:
+            for node in running:
+                node.resume()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Bring the broker back to what it was at a `freeze`: topics, records, groups, users, configs, and the time.
+
+        Its faults end. Addresses stay the same; connections of clients are closed, and what they do meanwhile waits.
+        Consumers join their groups again, and continue at what the groups have committed. Producers that are idempotent
+        or transactional fail if the broker does not know their last records: make new ones. Raises BrokerError.
+        """
+        if self._folder is None or snapshot.path.parent.parent != self._folder.path:
+            raise BrokerError("restore: the snapshot is of another broker, or of before its end")
+        self.heal()
+        try:
+            for node in self._nodes:
+                node.send(stop=True)
+            ids_end = max(node.answer()["producer_ids_end"] for node in self._nodes)
+            put_back(snapshot, self._folder.path)
+            self._ahead_ms = snapshot.ahead_ms
+            for node in self._nodes:
+                node.send(start=True, ahead_ms=self._ahead_ms, producer_ids_end=ids_end)
+            for node in self._nodes:
+                node.wait_ready()
+            self._wait_acquainted()
+        except (BrokerError, OSError) as error:
+            self.close()  # half of its data may be that of the snapshot
+            raise BrokerError(f"restore: {error}; the broker is closed") from None
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
         """Create a topic, which all nodes know then. Raises BrokerError."""

@@ -82,12 +82,12 @@ class BrokerProcess:
                 start_new_session=True,  # Ctrl-C in the terminal is for the tests
             )
         self.is_paused = self.has_faults = False
-        self._owed = 0
+        self._owed = 1
         self._received = b""
 
     def wait_ready(self) -> None:
         """Wait until it serves. Raises BrokerError."""
-        said = self._read(START_TIMEOUT_S)
+        said = self.answer(START_TIMEOUT_S)
         self.port = _port(said["address"])
         self.admin_port = _port(said["admin"])
 
@@ -103,9 +103,12 @@ class BrokerProcess:
                 pipe.close()
 
     def pause(self) -> None:
-        """Suspend the process (SIGSTOP)."""
+        """Suspend the process (SIGSTOP). Nothing of it runs any more when this returns."""
         self.check_running()
+        if self.is_paused:
+            return
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
         self.is_paused = True
 
     def resume(self) -> None:
@@ -121,6 +124,11 @@ class BrokerProcess:
 
     def order(self, **order: object) -> Mapping[str, Any]:
         """Give an order (`broker.operator.dev.orders`), and return the answer. Raises BrokerError."""
+        self.send(**order)
+        return self.answer()
+
+    def send(self, **order: object) -> None:
+        """Give an order, whose `answer` is yet to come. Raises BrokerError."""
         self.check_running()
         if self.is_paused:
             raise BrokerError("the broker is paused")
@@ -132,9 +140,12 @@ class BrokerProcess:
         except BrokenPipeError:
             raise BrokerError(f"the broker has ended{self.with_log()}") from None
         self._owed += 1
+
+    def answer(self, timeout_s: float | None = None) -> Mapping[str, Any]:
+        """Return the answer to the last order, by default within `ORDER_TIMEOUT_S`. Raises BrokerError."""
         answer: Mapping[str, Any] = {}
         while self._owed:
-            answer = self._read(ORDER_TIMEOUT_S)
+            answer = self._read(ORDER_TIMEOUT_S if timeout_s is None else timeout_s)
             self._owed -= 1
         if "error" in answer:
             raise BrokerError(str(answer["error"]))
