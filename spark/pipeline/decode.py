@@ -42,10 +42,12 @@ from anabranch.spark.pipeline.registry import (
 from anabranch.spark.pipeline.schema_file import read_schema_file
 from anabranch.spark.pipeline.sections import DecodeSection
 from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source_options import node_registry
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
 NOT_UTF8 = "not valid UTF-8"
+NODE_HINT = "; it is the node's, since the file names neither a schema_file nor a registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,15 @@ class RecordDecoder:
     """
 
     def __init__(self, pipeline: PipelineSettings, environ: Mapping[str, str] = os.environ) -> None:
-        self._key = DecoderFactory("key", pipeline.key, pipeline.subject_of("key"), environ)
-        self._value = DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value"), environ)
+        def factory(name: str, section: DecodeSection, subject: str) -> DecoderFactory:
+            hint = ""
+            if section.uses_registry and section.registry is None:
+                section = section.model_copy(update={"registry": node_registry(pipeline.source)})
+                hint = NODE_HINT
+            return DecoderFactory(name, section, subject, environ, hint)
+
+        self._key = factory("key", pipeline.key, pipeline.subject_of("key"))
+        self._value = factory("decode", pipeline.decode, pipeline.subject_of("value"))
 
     def current(self) -> RecordDecoding:
         """Return the decoding for the next micro-batch. Raises PipelineError."""
@@ -95,12 +104,19 @@ class DecoderFactory:
     """Makes the decoding of keys or values. Constructor and `current` raise PipelineError."""
 
     def __init__(
-        self, section: str, settings: DecodeSection, subject: str, environ: Mapping[str, str] = os.environ
+        self,
+        section: str,
+        settings: DecodeSection,
+        subject: str,
+        environ: Mapping[str, str] = os.environ,
+        hint: str = "",
     ) -> None:
+        """`hint` is the end of errors about the registry."""
         self._section = section
         self._settings = settings
         self._subject = subject
         self._registry = open_registry(settings, section, environ)
+        self._hint = hint
         self._last: Decoding | None = None
 
     def current(self) -> Decoding | None:
@@ -116,12 +132,12 @@ class DecoderFactory:
                 self._last = make_decoding(settings, schema, self._registry, known)
         except RegistryError as error:
             if self._last is None:
-                raise SettingError(f"{section}.registry", str(error)) from error
+                raise SettingError(f"{section}.registry", f"{error}{self._hint}") from error
             # The registry may be down for a while: continue with the known schema. Tasks look up unknown ones.
         except (SchemaError, UnknownSchemaError) as error:
             if settings.schema_file is not None:
                 raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
-            raise UnusableSchema(f"{section}.registry", f"subject {self._subject}: {error}") from error
+            raise UnusableSchema(f"{section}.registry", f"subject {self._subject}: {error}{self._hint}") from error
         return self._last
 
     def of(self, schema: RegisteredSchema | bytes | None) -> Decoding | None:

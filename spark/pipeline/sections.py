@@ -215,8 +215,8 @@ class DecodeSection(Section):
     """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file. With a
     table for each topic it may contain `{topic}`."""
     registry: str | None = None
-    """URL of a schema registry. The bytes begin with Confluent's header of five, and new schema versions add columns.
-    """
+    """URL of a schema registry; default, without a schema file: that of the first of the nodes in `source`, at port
+    9644. The bytes begin with Confluent's header of five, and new schema versions add columns."""
     registry_credentials_env: str | None = None
     """Name of the environment variable with `user:password` for the registry."""
     subject: str | None = None
@@ -234,20 +234,25 @@ class DecodeSection(Section):
     @property
     def has_header(self) -> bool:
         """True if the bytes begin with the magic byte and the schema's id."""
-        return (self.header or ("confluent" if self.registry else "none")) == "confluent"
+        return (self.header or ("confluent" if self.uses_registry else "none")) == "confluent"
 
     @property
     def has_schema(self) -> bool:
         """True for formats with a schema."""
         return self.format not in ("none", "text")
 
+    @property
+    def uses_registry(self) -> bool:
+        """True if the schema is in a registry."""
+        return self.has_schema and self.schema_file is None
+
     def problems(self) -> Iterator[Problem]:
         """Yield the rules of this section that are broken."""
         yield from broken(
             (
-                self.has_schema and bool(self.schema_file) == bool(self.registry),
-                "format",
-                "needs either a schema_file or a registry, and not both",
+                self.has_schema and self.schema_file is not None and self.registry is not None,
+                "registry",
+                "the schema is either in a registry or in a schema_file: leave one of them out",
             )
         )
         if not self.has_schema:
@@ -255,8 +260,8 @@ class DecodeSection(Section):
             yield from self.without_effect(reason, "schema_file", "registry", "header")
         if self.format != "protobuf":
             yield from self.without_effect("only format protobuf has messages to choose from", "message")
-        if self.registry is None:
-            yield from self.without_effect("registry is not set", "subject", "registry_credentials_env")
+        if not self.uses_registry:
+            yield from self.without_effect("there is no registry", "subject", "registry_credentials_env")
 
 
 class TableSection(Section):

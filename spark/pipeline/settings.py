@@ -179,6 +179,9 @@ def _conflicts(pipeline: PipelineSettings) -> Iterator[Problem]:
         (dead_letters.topic and parquet, "dead_letters.topic",
          "only pipelines into iceberg or delta write dead letters into a topic"),
         (pipeline.operations.consumer_group and direct, "operations.consumer_group", only_kafka),
+        *((direct and section.uses_registry and not section.registry, f"{name}.registry",
+           "the direct source has no node to ask: name the registry, or a schema_file")
+          for name, section in (("decode", pipeline.decode), ("key", pipeline.key))),
         (pipeline.watermark and parquet, "watermark", "only tables of format iceberg or delta support a watermark"),
         (pipeline.watermark and table.mode.is_keyed, "watermark",
          f"with table.mode = '{table.mode}' no record is late: a row is of the newest record of its key"),
@@ -189,7 +192,7 @@ def _conflicts(pipeline: PipelineSettings) -> Iterator[Problem]:
         several = "with several topics or a pattern in one table, the subject in the registry must be named"
         yield from broken(
             *(
-                (section.registry and not section.subject, f"{name}.registry", several)
+                (section.uses_registry and not section.subject, f"{name}.registry", several)
                 for name, section in (("decode", pipeline.decode), ("key", pipeline.key))
             )
         )

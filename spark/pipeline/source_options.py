@@ -10,6 +10,8 @@ from anabranch.spark.pipeline.sections import SourceSection
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
+NODE_REGISTRY = "http://{host}:9644/schema-registry"
+"""The schema registry of a node, with the default settings of its admin port."""
 
 
 def source_options(source: SourceSection) -> dict[str, str]:
@@ -59,3 +61,9 @@ def bootstrap_of(source: SourceSection, client: Mapping[str, str]) -> str:
     if "bootstrap_servers" in source.model_fields_set:
         return source.bootstrap_servers
     return client.get("kafka.bootstrap.servers", source.bootstrap_servers)
+
+
+def node_registry(source: SourceSection) -> str:
+    """Return the URL of the schema registry of the first node to connect to. Raises SettingError."""
+    first = bootstrap_of(source, client_options(source)).partition(",")[0].strip()
+    return NODE_REGISTRY.format(host=first.rpartition(":")[0])

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import fastavro
 import pyarrow as pa
@@ -20,9 +21,12 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
+from anabranch.broker.node.settings.known import ADMIN_PORT
+from anabranch.broker.operator.admin.paths import REGISTRY_PREFIX
+from anabranch.spark.pipeline import source_options
 from anabranch.spark.pipeline.arrow_values import decode_column, nullable
 from anabranch.spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro, safe_bytes
-from anabranch.spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
+from anabranch.spark.pipeline.decode import DecoderFactory, RecordDecoder, make_decoding, open_registry
 from anabranch.spark.pipeline.errors import PipelineError
 from anabranch.spark.pipeline.json_schema import parse_json_schema
 from anabranch.spark.pipeline.protobuf import (
@@ -41,7 +45,7 @@ from anabranch.spark.pipeline.registry import (
     UnknownSchemaError,
     split_header,
 )
-from anabranch.spark.pipeline.sections import DecodeSection
+from anabranch.spark.pipeline.sections import DecodeSection, SourceSection
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
 from tests.support.wheel import ROOT
@@ -635,6 +639,35 @@ def test_a_json_schema_becomes_columns() -> None:
 def test_a_registered_schema_of_another_kind_is_refused() -> None:
     with pytest.raises(SchemaError, match=r"the schema is JSON, but the format is avro"):
         make_decoding(DecodeSection(format="avro", registry="http://x"), RegisteredSchema(1, "JSON", "{}"), None)
+
+
+def test_without_a_registry_the_node_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = {"format": "avro", "schema_file": None}
+    with running_registry() as server:
+        server.add("t-value", PLAIN)
+        pipeline = make_pipeline("127.0.0.1:1,node-2:1", tmp_path, "t", decode=decode)
+        monkeypatch.setattr(source_options, "NODE_REGISTRY", server.url.replace("127.0.0.1", "{host}"))
+        value = RecordDecoder(pipeline).current().value
+        assert value is not None
+        assert isinstance(value.schema, StructType)
+        assert value.schema.names == ["carrier", "delay"]
+    with pytest.raises(PipelineError) as away:
+        RecordDecoder(pipeline).current()
+    assert re.fullmatch(
+        r"decode\.registry: the schema registry http://127\.0\.0\.1:\d+ does not answer: .+; it is the node's, "
+        "since the file names neither a schema_file nor a registry",
+        str(away.value),
+    )
+
+
+def test_the_registry_of_a_node_is_at_its_admin_port() -> None:
+    for servers, url in (
+        ("node-1:9092,node-2:9092", "http://node-1:9644/schema-registry"),
+        ("[::1]:19092", "http://[::1]:9644/schema-registry"),
+    ):
+        source = SourceSection(topics=("t",), bootstrap_servers=servers)
+        assert source_options.node_registry(source) == url
+        assert (urlsplit(url).port, urlsplit(url).path) == (ADMIN_PORT, REGISTRY_PREFIX)
 
 
 def test_everything_becomes_nullable() -> None:
