@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.lab.processes import free_port
 from tests.support.events import Event, create_topic, receive, send
-from tests.support.kafka_tools import QUICK_JVM
+from tests.support.kafka_tools import QUICK_JVM, archive_options
 from tests.support.node import NodeProcess
 from tests.support.tools import java, kafka_apps_class_path
 from tests.support.waiting import until, wait_until
@@ -32,8 +32,8 @@ LINES = 2000
 @contextmanager
 def application(class_name: str, log: IO[str], *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run a Java program until the block ends; it is then told to stop, and must."""
-    command: Sequence[str | Path] = [java(), *QUICK_JVM, "-cp", kafka_apps_class_path(), class_name, *arguments]
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+    jvm: list[str | Path] = [java(), *QUICK_JVM, *archive_options(), "-cp", kafka_apps_class_path()]
+    process = subprocess.Popen([*jvm, class_name, *arguments], stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
         process.terminate()

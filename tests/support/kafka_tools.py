@@ -2,8 +2,8 @@
 
 A tool spends most of its second of processor time on loading and interpreting classes, and the tests run some two
 hundred. So one JVM runs all (`run_tool`) but those that a test kills, or reads while they run, or that have work to do
-as their JVM ends (`kafka_tool`). For both, the classes of five tools are archived once for each Java and Apache Kafka,
-in the folder of tools (class data sharing, JEP 310).
+as their JVM ends (`kafka_tool`). For both, and for brokers, the classes of a broker and of five tools are archived once
+for each Java and Apache Kafka, in the folder of tools (class data sharing, JEP 310).
 """
 
 import atexit
@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 from anabranch.spark.java import find_java_home
+from benchmarks.lab.processes import ApacheKafka
 from tests.support.made_once import made_once
-from tests.support.node import NodeProcess
 from tests.support.tools import KAFKA_VERSION, java, javac, kafka_class_path
 
 QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
@@ -121,7 +121,7 @@ def _archive() -> Path:
     kafka_class_path()  # skips the test, or fails it, where Apache Kafka is missing
     release = (find_java_home() / "release").read_bytes()
     version = hashlib.sha256(release).hexdigest()[:12]
-    return made_once(f"kafka-{KAFKA_VERSION}-{version}.jsa", _make_archive)
+    return made_once(f"kafka-{KAFKA_VERSION}-programs-{version}.jsa", _make_archive)
 
 
 def _classes() -> Path:
@@ -137,10 +137,10 @@ def _compile(folder: Path) -> Path:
 
 
 def _make_archive(folder: Path) -> Path:
-    """Run tools against a node, and archive the classes that they loaded."""
-    classes: set[str] = set()
-    with NodeProcess(folder) as node:
-        here = ("--bootstrap-server", node.bootstrap)
+    """Run tools against a broker, and archive the classes that all of them loaded."""
+    lists = [folder / "broker"]
+    with ApacheKafka(folder / "home", jvm=(*QUICK_JVM, _recording(lists[0]))) as broker:
+        here = ("--bootstrap-server", f"127.0.0.1:{broker.port}")
         uses = (
             (TOPICS, *here, "--create", "--topic", "t"),
             (PRODUCER, *here, "--topic", "t"),
@@ -148,14 +148,19 @@ def _make_archive(folder: Path) -> Path:
             (GROUPS, *here, "--describe", "--all-groups"),
             (CONFIGS, *here, "--describe", "--entity-type", "topics"),
         )
-        for tool, *arguments in uses:
-            listed = folder / "classes"
-            _run((f"-XX:DumpLoadedClassList={listed}",), (tool, *arguments), stdin="a record\n")
-            classes |= set(listed.read_text().splitlines())
+        for number, use in enumerate(uses):
+            lists.append(folder / f"tool-{number}")
+            _run((_recording(lists[-1]),), use, stdin="a record\n")
+    classes = {line for each in lists for line in each.read_text().splitlines() if not line.startswith(("#", "@"))}
     merged, archive = folder / "all", folder / "archive.jsa"
-    merged.write_text("\n".join(sorted(line for line in classes if not line.startswith(("#", "@")))))
+    merged.write_text("\n".join(sorted(classes)))
     _run(("-Xshare:dump", f"-XX:SharedClassListFile={merged}", f"-XX:SharedArchiveFile={archive}"), ())
     return archive
+
+
+def _recording(classes: Path) -> str:
+    """Return the option that lets a JVM write down which classes it loads."""
+    return f"-XX:DumpLoadedClassList={classes}"
 
 
 def _run(options: Sequence[str], arguments: Sequence[str], *, stdin: str = "") -> None:

@@ -4,6 +4,7 @@ A function returns the path of each. If the program is missing, the test is skip
 ANABRANCH_REQUIRE_TOOLS=1 declares that this machine must have it.
 """
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -79,6 +80,7 @@ def faketime() -> Path:
     return found[0] if found else missing("libfaketime (Debian: faketime)")
 
 
+@functools.cache
 def java() -> Path:
     """A `java` program, 17 or newer."""
     try:
@@ -96,7 +98,7 @@ def javac() -> Path:
 def kafka_apps_class_path() -> str:
     """Class path of Kafka Streams with its examples, of Connect with its file connectors, and of MirrorMaker 2."""
     folder = cache_folder() / f"kafka-apps-{KAFKA_VERSION}"
-    return f"{folder}/*:{kafka_class_path()}" if folder.is_dir() else missing("Kafka Streams and Connect")
+    return f"{kafka_class_path()}:{folder}/*" if folder.is_dir() else missing("Kafka Streams and Connect")
 
 
 def kafka_class_path() -> str:
