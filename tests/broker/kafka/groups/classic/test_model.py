@@ -259,5 +259,5 @@ class GroupModel(RuleBasedStateMachine):
         assert not self.group.pending
 
 
-GroupModel.TestCase.settings = settings(max_examples=3_000 if SOAK else 75, stateful_step_count=60, deadline=None)
+GroupModel.TestCase.settings = settings(max_examples=3_000 if SOAK else 150, stateful_step_count=60, deadline=None)
 TestGroupModel = GroupModel.TestCase

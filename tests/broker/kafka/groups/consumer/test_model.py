@@ -266,6 +266,6 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
 
 ConsumerGroupModel.TestCase.settings = settings(
-    max_examples=5_000 if SOAK else 100, stateful_step_count=50, deadline=None
+    max_examples=5_000 if SOAK else 250, stateful_step_count=50, deadline=None
 )
 TestConsumerGroupModel = ConsumerGroupModel.TestCase
