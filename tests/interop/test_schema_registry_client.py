@@ -1,5 +1,6 @@
 """Confluent's own client of schema registries and its serialisers, with the registry of a test broker."""
 
+import subprocess
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.testing import Broker
+from tests.support import tools
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -159,3 +161,11 @@ def test_protobuf_serialisers(broker: Broker, client: SchemaRegistryClient) -> N
     assert found.schema.schema_str is not None
     assert "message Order {" in found.schema.schema_str
     assert client.get_latest_version("item.proto").version == 1, "the file that it imports is a subject of its own"
+
+
+def test_a_client_in_go(broker: Broker) -> None:
+    """That of franz-go, led by `scripts/registry_client/main.go`."""
+    found = subprocess.run(
+        [tools.registry_client(), broker.schema_registry_url], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recipes import shown_files
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"`((?:src|broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 QUOTED = re.compile(r"`([^`]+)`")
-CODE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -69,9 +70,9 @@ def test_each_page_is_in_the_navigation_of_the_site() -> None:
 
 @pytest.mark.slow
 def test_the_broker_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
-    files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
-    assert [name for name, _ in files] == ["test_orders.py", "test_time.py", "test_reset.py"]
-    for name, code in files:
+    files = shown_files((ROOT / "docs" / "testing.md").read_text())
+    assert list(files) == ["test_orders.py", "test_time.py", "test_reset.py"]
+    for name, code in files.items():
         (tmp_path / name).write_text(code)
     folder, temporary = str(tmp_path), str(tmp_path / "temporary")
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", folder, "--basetemp", temporary, folder]

@@ -65,14 +65,20 @@ def test_a_missing_tool_fails_only_where_it_is_required(
 def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     known = (
-        "java, spark, kafka, kafka-apps, rest-catalog, s3, minio, hydra, otelcol, helm, actionlint, packaging, "
-        "site, release, monitoring, kcat, postgres, prometheus, faketime, chromium, fio"
+        "java, spark, kafka, kafka-apps, rest-catalog, s3, minio, hydra, otelcol, registry-client, helm, actionlint, "
+        "packaging, site, release, monitoring, recipes, kcat, postgres, prometheus, faketime, chromium, fio"
     )
     assert f"unknown tool 'typo'; known: {known}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "fetch", [tools.fetch_hydra, tools.fetch_otelcol, tools.go_tool("x", "x", "a/x@v1", "x").fetch]
+    "fetch",
+    [
+        tools.fetch_hydra,
+        tools.fetch_otelcol,
+        tools.fetch_registry_client,
+        tools.go_tool("x", "x", "a/x@v1", "x").fetch,
+    ],
 )
 def test_go_leaves_nothing_outside_of_its_work_folder(
     fetch: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,7 +89,7 @@ def test_go_leaves_nothing_outside_of_its_work_folder(
         folder.mkdir()
     go = programs / "go"
     writes = 'for place in "${GOCACHE:-$HOME/.cache/go-build}" "${GOMODCACHE:-$HOME/go/pkg/mod}" "${GOPATH:-$HOME/go}"'
-    made = f"touch {work}/x {work}/hydra {work}/otelcol"
+    made = f"touch {work}/x {work}/hydra {work}/otelcol {work}/registry-client"
     go.write_text(f'#!/bin/sh\n{writes}; do mkdir -p "$place" && touch "$place/file"; done\n{made}\n')
     go.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))

@@ -119,6 +119,12 @@ def actionlint() -> Path:
     return program if program.is_file() else missing("actionlint")
 
 
+def registry_client() -> Path:
+    """The program that leads a client of schema registries in Go through what it offers."""
+    program = cache_folder() / "bin" / "registry-client"
+    return program if program.is_file() else missing("the program of a registry client in Go")
+
+
 def site(program: str) -> Path:
     """A program of the environment that builds the documentation's site."""
     return _in_environment("site", program)
@@ -132,6 +138,11 @@ def packaging(program: str) -> Path:
 def monitoring(program: str) -> Path:
     """A program of the environment of tools that watch lag."""
     return _in_environment("monitoring", program)
+
+
+def recipes(program: str) -> Path:
+    """A program of the environment with the libraries that recipes are about."""
+    return _in_environment("recipes", program)
 
 
 def _in_environment(name: str, program: str) -> Path:
