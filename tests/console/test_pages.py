@@ -24,6 +24,11 @@ PAGES = {
     "transactions": "Transactions",
     "storage": "Storage",
     "balance": "Balance",
+    "security": "Users",
+    "security/acls": "ACLs",
+    "security/tokens": "Delegation tokens",
+    "quotas": "Quotas",
+    "audit": "Audit log",
     "nothing": "Not found",
 }
 """Titles by route."""

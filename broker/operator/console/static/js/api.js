@@ -157,6 +157,20 @@ export const api = {
   resetGroup: (id, body) => change("POST", ["groups", id, "reset"], body),
   deleteGroup: (id, validateOnly) => change("DELETE", ["groups", id], {}, validateOnly ? { validate_only: "true" } : {}),
 
+  users: (signal) => get(["users"], {}, signal),
+  createUser: (body) => change("POST", ["users"], body),
+  changePassword: (name, body) => change("PATCH", ["users", name], body),
+  deleteUser: (name, validateOnly) => change("DELETE", ["users", name], {}, validateOnly ? { validate_only: "true" } : {}),
+  acls: (query, signal) => get(["acls"], query, signal),
+  createAcls: (body) => change("POST", ["acls"], body),
+  deleteAcls: (body) => change("POST", ["acls", "delete"], body),
+  delegationTokens: (signal) => get(["delegation-tokens"], {}, signal),
+  revokeToken: (id, validateOnly) =>
+    change("DELETE", ["delegation-tokens", id], {}, validateOnly ? { validate_only: "true" } : {}),
+  quotas: (signal) => get(["quotas"], {}, signal),
+  alterQuotas: (body) => change("PATCH", ["quotas"], body),
+  audit: (query, signal) => get(["audit"], query, signal),
+
   transactions: (signal) => get(["transactions"], {}, signal),
   abortTransaction: (id, validateOnly) =>
     change("POST", ["transactions", id, "abort"], {}, validateOnly ? { validate_only: "true" } : {}),

@@ -21,6 +21,9 @@ const SECTIONS = [
   ["Storage", ["storage"]],
   ["Balance", ["balance"]],
   ["Connect", ["connect"], (session) => session?.has_connect],
+  ["Security", ["security"]],
+  ["Quotas", ["quotas"]],
+  ["Audit", ["audit"], (session) => session?.role === "operator"],
 ];
 const CLUSTER_MS = 10_000;
 /** Pause between the questions whether the node answers. */
@@ -79,6 +82,7 @@ function Page({ route }) {
   const path = route.path.join("/");
   useEffect(() => {
     document.title = `${title} – Anabranch`;
+    document.querySelector(".sections [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (!isFirst.current) {
       scrollTo(0, 0);
       document.querySelector("main h1")?.focus({ preventScroll: true });

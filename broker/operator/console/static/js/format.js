@@ -32,6 +32,24 @@ export function bytes(value) {
   return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1).replace(".0", "")} ${UNITS[unit]}`;
 }
 
+/** `10MiB`, `1500`: bytes as they are entered, and not rounded. */
+export function exactBytes(value) {
+  let unit = 0;
+  let size = value;
+  while (size >= 1024 && size % 1024 === 0 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return unit === 0 ? String(size) : `${size}${UNITS[unit]}`;
+}
+
+/** Return the bytes that `10MiB`, `10 M` or `1500` stand for, in binary units. Throws Error. */
+export function parseBytes(text) {
+  const [, digits, unit = ""] = /^\s*(\d{1,15})\s*(?:([KMGTP])(?:iB)?|B)?\s*$/i.exec(text) ?? [];
+  if (digits === undefined) throw new Error(`“${text}”: expected bytes, or a whole number with a unit (KiB, MiB, GiB) as in 10MiB`);
+  return Number(digits) * 1024 ** ["", "K", "M", "G", "T", "P"].indexOf(unit.toUpperCase());
+}
+
 /** `3 d 4 h`, `12 min`, `9 s`, `20 ms`: the two largest units that matter. */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";

@@ -5,7 +5,17 @@ import { nextTheme } from "./theme.js";
 const PREFIX_MS = 1_500;
 
 /** Pages by the key that follows `g`. */
-const PAGES = { c: [], t: ["topics"], g: ["groups"], x: ["transactions"], s: ["storage"], b: ["balance"] };
+const PAGES = {
+  c: [],
+  t: ["topics"],
+  g: ["groups"],
+  x: ["transactions"],
+  s: ["storage"],
+  b: ["balance"],
+  u: ["security"],
+  q: ["quotas"],
+  a: ["audit"],
+};
 
 /** What the help shows: keys and what they do. */
 export const SHORTCUTS = [
@@ -13,7 +23,7 @@ export const SHORTCUTS = [
   ["/", "Go to the search field or the first filter"],
   ["r", "Load the page's data again"],
   ["p", "Pause or continue the live tail"],
-  ["n", "Create a topic (topics page), or produce a record (records page)"],
+  ["n", "Create what the page lists, or produce a record (records page)"],
   ["Ctrl Enter", "Produce the record, or go on in another dialog"],
   ["d", "Change between the system's, light and dark colours"],
   ["g c", "Go to the cluster"],
@@ -22,6 +32,9 @@ export const SHORTCUTS = [
   ["g x", "Go to transactions"],
   ["g s", "Go to storage"],
   ["g b", "Go to balance"],
+  ["g u", "Go to users, ACLs and delegation tokens"],
+  ["g q", "Go to quotas"],
+  ["g a", "Go to the audit log"],
 ];
 
 /** Click the first element that a key stands for, if the page has one: `data-key="n"`. */

@@ -44,7 +44,7 @@ export function Dialog({ title, close, wide, children }) {
  *
  * `confirm`: a text that has to be typed before a change that cannot be undone.
  */
-export function ChangeDialog({ title, close, inputs, plan, show, act, done, verb, danger, confirm, children }) {
+export function ChangeDialog({ title, close, wide, inputs, plan, show, act, done, verb, danger, confirm, children }) {
   const [state, setState] = useState({ plan: null, error: null, busy: false });
   const [typed, setTyped] = useState("");
   const confirmId = useId();
@@ -54,10 +54,13 @@ export function ChangeDialog({ title, close, inputs, plan, show, act, done, verb
   const isMounted = useRef(true);
   const isBusy = useRef(false);
   const next = useRef(null);
+  const shown = useRef(null);
   useEffect(() => () => (isMounted.current = false), []);
   useEffect(() => setState((old) => ({ ...old, plan: null, error: null })), [key]);
   useEffect(() => {
-    if (state.plan !== null) next.current?.focus();
+    if (state.plan === null) return;
+    next.current?.focus();
+    shown.current.scrollIntoView({ block: "nearest" }); // a long form may have it below the part that is seen
   }, [state.plan]);
 
   const run = async (step, use) => {
@@ -91,12 +94,12 @@ export function ChangeDialog({ title, close, inputs, plan, show, act, done, verb
     else if (isConfirmed) carryOut();
   };
   return html`
-    <${Dialog} title=${title} close=${close}>
+    <${Dialog} title=${title} close=${close} wide=${wide}>
       <form onSubmit=${submit}>
         <div class="dialog-body">
           ${children}
           <div aria-live="polite">
-            ${state.plan !== null && html`<div class="plan"><h3>Plan</h3>${show(state.plan)}</div>`}
+            ${state.plan !== null && html`<div class="plan" ref=${shown}><h3>Plan</h3>${show(state.plan)}</div>`}
           </div>
           ${state.plan !== null &&
           confirm &&

@@ -1,17 +1,22 @@
 // All pages, by their routes.
+import { AclsPage } from "./acls.js";
+import { AuditPage } from "./audit.js";
 import { BalancePage } from "./balance.js";
 import { ClusterPage } from "./cluster.js";
 import { ConnectPage } from "./connect.js";
+import { TokensPage } from "./delegation_tokens.js";
 import { GroupPage } from "./group.js";
 import { GroupsPage } from "./groups.js";
 import { NodePage } from "./node.js";
 import { NotFoundPage } from "./not_found.js";
 import { PartitionPage } from "./partition.js";
+import { QuotasPage } from "./quotas.js";
 import { RecordsPage } from "./records.js";
 import { StoragePage } from "./storage.js";
 import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
 import { TransactionsPage } from "./transactions.js";
+import { UsersPage } from "./users.js";
 
 /** Routes: a part in braces is a parameter of the page's component. */
 const ROUTES = [
@@ -27,6 +32,11 @@ const ROUTES = [
   ["groups/{group}", GroupPage, ({ group }) => group],
   ["transactions", TransactionsPage, () => "Transactions"],
   ["storage", StoragePage, () => "Storage"],
+  ["security", UsersPage, () => "Users"],
+  ["security/acls", AclsPage, () => "ACLs"],
+  ["security/tokens", TokensPage, () => "Delegation tokens"],
+  ["quotas", QuotasPage, () => "Quotas"],
+  ["audit", AuditPage, () => "Audit log"],
 ];
 
 /** Return the page of a path: {component, title, parameters, name}; the name is different for each page. */

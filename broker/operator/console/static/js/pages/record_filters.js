@@ -1,4 +1,5 @@
 // The filters of the records page, and how they become a request.
+import { Choice, Text } from "../components/filters.js";
 import { AUTO, decodersOf, rememberDecoders } from "../decoders.js";
 import { timeOfField } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
@@ -62,16 +63,6 @@ export function requestOf(filters) {
   };
 }
 
-function Choice({ label, choices, ...rest }) {
-  return html`<label>${label}
-    <select ...${rest}>${choices.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select>
-  </label>`;
-}
-
-function Text({ label, ...rest }) {
-  return html`<label class="text">${label}<input autocomplete="off" spellcheck=${false} ...${rest} /></label>`;
-}
-
 /**
  * `apply(query)` is called with the whole new query, without defaults: by the button, or, where records are followed, as
  * soon as a filter has changed.
@@ -103,7 +94,7 @@ export function RecordFilters({ topic, filters, isLive, partitions, apply }) {
     document.dispatchEvent(new CustomEvent("console:refresh"));
   };
   return html`
-    <form class="record-filters" onSubmit=${submit} role="search" aria-label="Records">
+    <form class="filter-form" onSubmit=${submit} role="search" aria-label="Records">
       <div class="modes" role="group" aria-label="Mode">
         <button type="button" aria-pressed=${!isLive} onClick=${() => start(false)}>Browse</button>
         <button type="button" aria-pressed=${isLive} onClick=${() => start(true)}>Live</button>
