@@ -36,6 +36,14 @@ with Broker() as broker:
     except BrokerError as error:
         print(error)
 """
+CONSOLE_ALONE: Final = """
+from urllib.request import urlopen
+from anabranch.testing import Broker
+with Broker() as broker:
+    pages = ("metrics", "api/v1/status", "api/v1/topics", "console/")
+    print(*(urlopen(f"{broker.admin_url}/{each}", timeout=60).status for each in pages))
+    print(broker.log, end="")
+"""
 SERVE: Final = ("serve", "--port", "0", "--admin-port", "0", "--data-dir", "data", "--wal-allow-volatile", "true")
 LACKING: Final = "which is missing or too old: pip install 'anabranch"
 
@@ -43,19 +51,17 @@ LACKING: Final = "which is missing or too old: pip install 'anabranch"
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes that this test starts lack what only Linux has, and all extras."""
-    for name, value in bare_environment(base=True).items():
+    for name, value in bare_environment(extras=()).items():
         monkeypatch.setenv(name, value)
 
 
 def test_the_interpreter_is_bare() -> None:
-    subprocess.run([sys.executable, "-c", FACTS], env=bare_environment(base=False), check=True)
+    subprocess.run([sys.executable, "-c", FACTS], env=bare_environment(), check=True)
 
 
 def test_the_suite_of_the_broker_passes_in_it() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE]
-    done = subprocess.run(
-        command, cwd=ROOT, env=bare_environment(base=False), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, env=bare_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-20_000:]
 
 
@@ -72,6 +78,13 @@ def test_the_base_serves_clients_and_loses_nothing_in_a_crash(tmp_path: Path) ->
 def test_without_the_console_there_is_no_admin_port() -> None:
     done = subprocess.run([sys.executable, "-c", NO_ADMIN_PORT], capture_output=True, text=True, check=True)
     assert done.stdout == "the broker has no admin port: pip install 'anabranch[console]'\n"
+
+
+def test_the_console_needs_no_other_extra() -> None:
+    environment = bare_environment(extras=("console",))
+    command = [sys.executable, "-c", CONSOLE_ALONE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "200 200 200 200\n", done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("base")

@@ -17,14 +17,16 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 from aiohttp import web
 
 from anabranch.broker.node.logging.line_limit import LineLimit
-from anabranch.broker.node.net.tls import Tls
 from anabranch.s3stream.tasks import end_tasks
+
+if TYPE_CHECKING:  # it needs an extra that the console works without
+    from anabranch.broker.node.net.tls import Tls
 
 REQUEST_TIMEOUT_S = 10.0
 """Time for a TLS handshake, for the head of the first request, for a body, and for the client to take a response."""
@@ -159,7 +161,7 @@ class AdminConnection(web.RequestHandler):
 class Acceptor:
     """Accepts connections on a bound socket until `close`. Each handshake uses the newest certificate."""
 
-    def __init__(self, server: web.Server, bound: socket.socket, tls: Tls | None, body_bytes_max: int) -> None:
+    def __init__(self, server: web.Server, bound: socket.socket, tls: "Tls | None", body_bytes_max: int) -> None:
         self._server = server
         self._bound = bound
         self._tls = tls

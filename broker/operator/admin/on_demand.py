@@ -5,13 +5,19 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import structlog
+
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.operator.admin.access import AdminAccess
 from anabranch.broker.operator.admin.paths import console_url
+from anabranch.extras import MissingExtra
 
 if TYPE_CHECKING:
     from anabranch.broker.operator.admin.http import AdminServer
+
+
+_log = structlog.get_logger("node")
 
 
 class AdminOnDemand:
@@ -41,7 +47,12 @@ class AdminOnDemand:
 
     def _load(self, bound: socket.socket, access: AdminAccess) -> None:
         self._stop_waiting()
-        self._server = self._make()
+        try:
+            self._server = self._make()
+        except MissingExtra as error:  # nothing else ends the wait of those that have connected
+            bound.close()
+            _log.error(str(error))
+            return
         self._node.tasks.spawn(self._server.start(bound, access))
 
     def _stop_waiting(self) -> None:

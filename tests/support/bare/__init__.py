@@ -1,15 +1,16 @@
 """Programs in an interpreter that lacks what only Linux has."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
-BASE: Final = "BARE_BASE"
+EXTRAS: Final = "BARE_EXTRAS"
+"""Variable with the extras that Anabranch has there. Unset: all but `speed`."""
 
 
-def bare_environment(*, base: bool) -> Mapping[str, str]:
-    """Return the variables of a process whose Python programs lack it; with `base`, Anabranch has no extra there."""
+def bare_environment(extras: Collection[str] | None = None) -> Mapping[str, str]:
+    """Return the variables of a process whose Python programs lack it, and in Anabranch all but these extras."""
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, "PYTHONPATH": path, **({BASE: "1"} if base else {})}
+    return {**os.environ, "PYTHONPATH": path, **({} if extras is None else {EXTRAS: " ".join(extras)})}

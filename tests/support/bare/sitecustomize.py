@@ -2,7 +2,7 @@
 
 The names that macOS's Python does not have are gone, `/dev/shm` is not there, and in processes of `anabranch` neither
 are `/proc` and `/sys`: tests read these to look at a broker from outside. The module of platform facts sees `darwin`;
-nothing else may ask. With BARE_BASE in the environment those processes have no packages of extras, else no uvloop.
+nothing else may ask. Those processes have the packages of the extras that BARE_EXTRAS names; unset, all but uvloop.
 """
 
 import errno
@@ -90,6 +90,6 @@ anabranch.platform._boot_session = lambda: "boot"  # noqa: SLF001 - macOS tells 
 if IS_BROKER:
     from anabranch.extras import EXTRAS
 
-    missing = EXTRAS if "BARE_BASE" in os.environ else ("speed",)
-    for name in {package.partition(".")[0] for extra in missing for package in EXTRAS[extra]}:
+    has = os.environ["BARE_EXTRAS"].split() if "BARE_EXTRAS" in os.environ else EXTRAS.keys() - {"speed"}
+    for name in {package.partition(".")[0] for extra in EXTRAS.keys() - {*has} for package in EXTRAS[extra]}:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails

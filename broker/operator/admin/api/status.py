@@ -3,14 +3,13 @@
 from collections import Counter
 from dataclasses import asdict, fields
 from heapq import nlargest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.node.net.server import Server
-from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.operator.admin.api.compaction import CompactionWithLast, compaction_with_last
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
 from anabranch.broker.operator.admin.api.storage import ObjectCount, Wal, count_objects, store_calls, wal_state
@@ -19,6 +18,9 @@ from anabranch.protocol.ids import uuid_text
 from anabranch.protocol.registry import APIS
 from anabranch.s3stream.maintain.manifest_keeper import ManifestStats
 from anabranch.s3stream.outages import Outage
+
+if TYPE_CHECKING:  # it needs an extra that the console works without
+    from anabranch.broker.node.net.tls import Tls
 
 PRINCIPALS_MAX: Final = 20
 """Principals with the most connections that the status names."""
@@ -299,7 +301,7 @@ def _listeners(serving: Serving, server: Server) -> list[ListenerState]:
     ]
 
 
-def _tls(tls: Tls) -> TlsState:
+def _tls(tls: "Tls") -> TlsState:
     return TlsState(
         certificate=tls.files.subject,
         expires_ms=tls.files.expires_ms,

@@ -1,6 +1,8 @@
 """The admin port whose server is loaded at its first connection."""
 
 import asyncio
+import socket
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -15,6 +17,13 @@ def ask(url: str) -> int:
     with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         assert answer.read()
         return int(answer.status)
+
+
+def ask_raw(host: str, port: int) -> None:
+    with socket.create_connection((host, port), timeout=WAIT_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        if not connection.recv(1):
+            raise ConnectionResetError
 
 
 async def test_first_and_later_requests_are_answered(tmp_path: Path) -> None:
@@ -35,6 +44,17 @@ async def test_a_node_stops_that_nobody_has_asked(tmp_path: Path) -> None:
         host, _, port = node.ports.admin_address.rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
+
+
+async def test_a_connection_ends_for_which_the_server_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "anabranch.broker.operator.admin.http", None)
+    monkeypatch.setattr("anabranch.extras._EXTRA_OF", {"anabranch": "console"})
+    async with running_node(tmp_path, admin_on_demand="true") as node:
+        host, _, port = node.ports.admin_address.rpartition(":")
+        with pytest.raises(ConnectionError):
+            await asyncio.to_thread(ask_raw, host, int(port))
 
 
 @pytest.mark.slow
