@@ -260,6 +260,29 @@ async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durabl
     assert [topic.partition_responses[0].error_code for topic in response.responses] == [0, 0]
 
 
+async def test_batches_in_two_blocks_of_the_log_are_answered_when_both_are_durable(tmp_path: Path, native: None) -> None:
+    async with (
+        running_node(tmp_path) as node,
+        raw_client(node.bootstrap) as client,
+        raw_client(node.bootstrap) as other,
+    ):
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("t", "u")]), 9)
+        assert isinstance(node.wal, DeltaWal)
+        submit = node.wal.device.submit
+        async with held_writes(node) as held:
+            client.send(two_topics(batch_of(bytes(200_000)), batch_of(bytes(200_000))), 9)
+            await until(lambda: len(held) == 2)
+            submit(held[0])
+            answer = asyncio.create_task(client.receive(ProduceRequest, 9))
+            await until(lambda: node.serving.topics.partition("t", 0).high_watermark == 1)
+            for _ in range(2):  # an answer would be here before these
+                await other.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+            assert not answer.done(), "one of its batches is not on the device yet"
+            submit(held[1])
+            _, response = await answer
+    assert outcomes(response)[::2] == [(ErrorCode.NONE, 0), (ErrorCode.NONE, 0)]
+
+
 @pytest.mark.parametrize("crash", [False, True])
 async def test_sequences_are_remembered_over_a_restart(tmp_path: Path, crash: bool) -> None:
     first = batch_of(b"a", producer_id=5, producer_epoch=1, base_sequence=0)
