@@ -260,7 +260,9 @@ async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durabl
     assert [topic.partition_responses[0].error_code for topic in response.responses] == [0, 0]
 
 
-async def test_batches_in_two_blocks_of_the_log_are_answered_when_both_are_durable(tmp_path: Path, native: None) -> None:
+async def test_batches_in_two_blocks_of_the_log_are_answered_when_both_are_durable(
+    tmp_path: Path, native: None
+) -> None:
     async with (
         running_node(tmp_path) as node,
         raw_client(node.bootstrap) as client,
