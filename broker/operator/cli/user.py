@@ -7,7 +7,7 @@ It does not leave the command: a cluster receives it salted.
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, Final
 
@@ -76,13 +76,12 @@ def _mechanisms_option(without: str) -> Callable[[Callable[..., None]], Callable
     )
 
 
-_iterations_option: Final = click.option(
-    "--iterations",
-    type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
-    default=ITERATIONS_MIN,
-    show_default=True,
-    help="Iterations of the hash that protects the password.",
-)
+def _iterations_option(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--iterations",
+        type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+        help=f"Iterations of the hash that protects the password. Without it: {without}.",
+    )
 
 
 @user.command(name="list", short_help="List the users.")
@@ -109,11 +108,13 @@ def list_(users: Users, output: str) -> None:
 @user.command(short_help="Create a user.")
 @click.argument("name")
 @_mechanisms_option("all")
-@_iterations_option
+@_iterations_option(str(ITERATIONS_MIN))
 @_with_password
 @output_option
 @on_users
-def create(users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str) -> None:
+def create(
+    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int | None, password: str, output: str
+) -> None:
     """Create the user NAME with credentials for SASL/SCRAM. What it may do, `anabranch acl` says."""
     try:
         check_user_name(name)
@@ -121,17 +122,19 @@ def create(users: Users, name: str, *, mechanisms: Sequence[str], iterations: in
         raise click.ClickException(str(error)) from None
     if users.find(name):
         raise click.ClickException(f"user {name} exists: `user passwd` changes its password")
-    _put(users, name, mechanisms or list(HASHES), password, iterations, output)
+    _put(users, name, dict.fromkeys(mechanisms or HASHES, iterations), password, output)
 
 
 @user.command(short_help="Change the password of a user.")
 @click.argument("name")
 @_mechanisms_option("those that the user has")
-@_iterations_option
+@_iterations_option(f"those of the credential, or {ITERATIONS_MIN} for a new one")
 @_with_password
 @output_option
 @on_users
-def passwd(users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str) -> None:
+def passwd(
+    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int | None, password: str, output: str
+) -> None:
     """Change the password of the user NAME. Each mechanism has a password of its own.
 
     Nodes accept the new password within a second. Connections that are open stay open.
@@ -139,16 +142,18 @@ def passwd(users: Users, name: str, *, mechanisms: Sequence[str], iterations: in
     found = users.find(name).get(name)
     if found is None:
         raise click.ClickException(f"user {name} does not exist: `user create` creates it")
-    _put(users, name, mechanisms or list(found), password, iterations, output)
+    _put(users, name, {each: iterations or found.get(each) for each in mechanisms or found}, password, output)
 
 
-def _put(users: Users, name: str, mechanisms: Sequence[str], password: str, iterations: int, output: str) -> None:
-    passwords = [
-        salt_password(each, password, iterations, secrets.token_bytes(SEED_BYTES)) for each in dict.fromkeys(mechanisms)
-    ]
-    users.put(name, passwords)
-    data = {"user": name, "mechanisms": list(mechanisms), "iterations": iterations}
-    emit(output, data, f"user {name} can authenticate with {' and '.join(mechanisms)}")
+def _put(users: Users, name: str, credentials: Mapping[str, int | None], password: str, output: str) -> None:
+    """Set the password of each mechanism, with its iterations; None: the default."""
+    iterations = {mechanism: count or ITERATIONS_MIN for mechanism, count in credentials.items()}
+    users.put(
+        name,
+        [salt_password(each, password, count, secrets.token_bytes(SEED_BYTES)) for each, count in iterations.items()],
+    )
+    data = {"user": name, "iterations": iterations}
+    emit(output, data, f"user {name} can authenticate with {' and '.join(iterations)}")
 
 
 @user.command(short_help="Delete a user.")
