@@ -32,11 +32,11 @@ from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.local import LocalStore
 from anabranch.s3stream.store.s3 import S3Store
-from anabranch.spark.java import cache_folder
 from anabranch.wal.device import open_device
 from anabranch.wal.log import DeltaWal
 from anabranch.wal.settings import WalSettings
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
+from scripts.tools import go_program
 from tests.support.memory_wal import MemoryWal
 from tests.support.s3 import s3_server
 from tests.support.storage import EngineCluster, fill, memory_cluster
@@ -468,7 +468,7 @@ def measure(part: str, report: Report, sizes: Sizes) -> None:
         asyncio.run(measure_memory(report, sizes))
     elif part == "isolation":
         asyncio.run(measure_isolation(report, sizes))
-    elif (cache_folder() / "bin" / "versitygw").is_file():
+    elif go_program("versitygw").is_file():
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(measure_s3(report, sizes, Path(folder)))
     else:

