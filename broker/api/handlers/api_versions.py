@@ -1,6 +1,8 @@
 """ApiVersions: the APIs, versions and features that this node serves."""
 
 import re
+from collections.abc import Sequence
+from functools import cache
 
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
@@ -37,17 +39,25 @@ def handle(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) ->
     supported = serving.features.supported
     return ApiVersionsResponse(
         api_keys=serving.advertised_apis,
-        supported_features=[
-            SupportedFeatureKey(name=name, min_version=lowest, max_version=newest)
-            for name, (lowest, newest) in supported.items()
-            if lowest > 0 or exchange.api_version >= FEATURES_FROM_ZERO_SINCE
-        ],
+        supported_features=_supported(
+            tuple(supported.items()), with_zero=exchange.api_version >= FEATURES_FROM_ZERO_SINCE
+        ),
         finalized_features_epoch=serving.features.epoch if supported else _NO_EPOCH,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in serving.features.finalized().items()
         ],
     )
+
+
+@cache
+def _supported(levels: tuple[tuple[str, tuple[int, int]], ...], *, with_zero: bool) -> Sequence[SupportedFeatureKey]:
+    """Return features by their lowest and highest levels, with or without those whose lowest is 0."""
+    return [
+        SupportedFeatureKey(name=name, min_version=lowest, max_version=newest)
+        for name, (lowest, newest) in levels
+        if lowest > 0 or with_zero
+    ]
 
 
 def unsupported_version(serving: Serving) -> ApiVersionsResponse:

@@ -57,11 +57,10 @@ class Features:
         self._configs = configs
         self._node_id = node_id
         self._newest = newest
-
-    @property
-    def supported(self) -> Mapping[str, tuple[int, int]]:
+        self.supported: Mapping[str, tuple[int, int]] = {
+            name: (_lowest(name, highest), highest) for name, highest in newest.items()
+        }
         """Lowest and highest level of each supported feature."""
-        return {name: (_lowest(name, newest), newest) for name, newest in self._newest.items()}
 
     @property
     def epoch(self) -> int:
