@@ -12,8 +12,10 @@ let samples = [];
 function add(answer) {
   const at_ms = Date.now();
   const byNode = new Map(answer.nodes.map((figures) => [figures.node, figures]));
-  const isGap = samples.length > 0 && at_ms - samples.at(-1).at_ms > GAP_MS;
-  samples = [...(isGap ? [] : samples.slice(1 - SAMPLES_MAX)), { at_ms, byNode, unreachable: answer.unreachable }];
+  const age_ms = samples.length > 0 ? at_ms - samples.at(-1).at_ms : 0;
+  // A page asks when it opens: beside a sample that is younger than half an interval, rates would be those of an instant.
+  const earlier = age_ms > GAP_MS ? [] : age_ms < INTERVAL_MS / 2 ? samples.slice(0, -1) : samples;
+  samples = [...earlier.slice(1 - SAMPLES_MAX), { at_ms, byNode, unreachable: answer.unreachable }];
   return samples;
 }
 

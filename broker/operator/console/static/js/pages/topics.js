@@ -10,6 +10,9 @@ import { go, href } from "../router.js";
 import { notify, useMayOperate } from "../store.js";
 import { CreateTopic } from "./topic_changes.js";
 
+/** Return whether no record of a topic is ever deleted for its age. */
+const isKept = (topic) => topic.retention_ms < 0 || !topic.cleanup_policy.includes("delete");
+
 export function TopicsPage({ query }) {
   const poll = usePoll((signal) => api.topics(signal), 5_000, []);
   const answers = useLastTwo(poll.data);
@@ -71,8 +74,8 @@ const columnsOf = (rateOf) => [
   { title: "Clean-up", cell: (topic) => topic.cleanup_policy, value: (topic) => topic.cleanup_policy, wide: true },
   {
     title: "Kept for",
-    cell: (topic) => (topic.retention_ms < 0 ? "forever" : duration(topic.retention_ms)),
-    value: (topic) => (topic.retention_ms < 0 ? Infinity : topic.retention_ms),
+    cell: (topic) => (isKept(topic) ? "forever" : duration(topic.retention_ms)),
+    value: (topic) => (isKept(topic) ? Infinity : topic.retention_ms),
     numeric: true,
     wide: true,
   },

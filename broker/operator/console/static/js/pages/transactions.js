@@ -79,7 +79,7 @@ export function TransactionsPage() {
           <${Section} id="others" title="Known transactional ids" note="Producers of a partition are on the partition's page.">
             ${others.length > 0
               ? table("Known transactional ids", others)
-              : html`<${Empty} title="None.">
+              : html`<${Empty} title=${open.length > 0 ? "No others." : "None."}>
                   <p>A producer with <code>transactional.id</code> appears here after it has begun its first transaction.</p>
                 <//>`}
           <//>
