@@ -128,7 +128,7 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 | `transaction abort` | `id`, `producer`, `partitions` |
 | `topic list` | `topic`, `id`, `partitions`, `leaders`; with `--size` `records`, `size_bytes`; \
 with `--rates` `records_per_s`, `bytes_per_s` |
-| `user create`, `passwd`, `delete`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |
+| `user create`, `passwd`, `delete`, `hash` | `user`; `credentials` (`mechanism`, `iterations`); `removed`; `line` |
 | `acl list`, `add`, `remove` | a row for each: `principal`, `host`, `permission`, `operation`, \
 `resource_type`, `resource`, `pattern` |
 | `quota list` | a row for each entity: `entity` (`type`, `name`; null: the default), `quotas` |

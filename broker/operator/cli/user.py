@@ -152,7 +152,8 @@ def _put(users: Users, name: str, credentials: Mapping[str, int | None], passwor
         name,
         [salt_password(each, password, count, secrets.token_bytes(SEED_BYTES)) for each, count in iterations.items()],
     )
-    data = {"user": name, "iterations": iterations}
+    rows = [{"mechanism": mechanism, "iterations": count} for mechanism, count in iterations.items()]
+    data = {"user": name, "credentials": rows}
     emit(output, data, f"user {name} can authenticate with {' and '.join(iterations)}")
 
 
