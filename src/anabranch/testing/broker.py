@@ -370,7 +370,8 @@ class Broker:
         """Wait until a group is stable with at least that many members, so that its partitions are assigned.
 
         With `caught_up`, wait also until it has committed the ends of all partitions with records that it is assigned
-        or has committed before. Raises BrokerError, which says how the group was, after `timeout_s`.
+        or has committed before: have your own writes acknowledged first. Raises BrokerError, which says how the group
+        was, after `timeout_s`.
         """
         until_s = time.perf_counter() + timeout_s
         while True:

@@ -20,6 +20,7 @@ from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from anabranch.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from anabranch.protocol.messages.end_txn import EndTxnRequest
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -289,6 +290,19 @@ async def _until(cluster: Cluster, names: Sequence[str], states: Collection[str]
         await asyncio.sleep(0.02)
 
 
+async def _until_marked(cluster: Cluster, producers: Collection[Producer]) -> None:
+    """Wait until their transactions have ended on NEAR: a coordinator tells of an end before it sends the markers."""
+    ids = {producer.producer_id for producer in producers}
+    request = DescribeProducersRequest(topics=[TopicRequest(name=TOPIC, partition_indexes=[NEAR])])
+    while True:
+        (partition,) = (await cluster.ask(request, 0)).topics[0].partitions
+        assert not partition.error_code, partition
+        found = [producer for producer in partition.active_producers if producer.producer_id in ids]
+        if all(producer.current_txn_start_offset < 0 for producer in found):
+            return
+        await asyncio.sleep(0.02)
+
+
 Answers = dict[str, dict[str, dict[int, str]]]
 """Answers by moment, request and version."""
 
@@ -315,6 +329,7 @@ async def ask_all(
         )
         if moment.end in {"commit", "abort", "expire", "timeout"}:
             await _until(cluster, names, PREPARED if moment.held else COMPLETE)
+            await _until_marked(cluster, producers)
         if moment.end == "expire":
             await cluster.expire(names)
         told = await asyncio.gather(

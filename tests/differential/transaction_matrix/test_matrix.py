@@ -13,6 +13,7 @@ import pytest
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.protocol import codec
+from anabranch.protocol.messages.describe_producers import DescribeProducersRequest
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.produce import ProduceRequest
 from anabranch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -66,7 +67,7 @@ class MemoryNodes:
 
     async def ask(self, request: Any, version: int) -> Any:
         match request:
-            case ProduceRequest():
+            case ProduceRequest() | DescribeProducersRequest():
                 node_id = self._cluster.leader(TopicPartition(TOPIC, NEAR))
             case TxnOffsetCommitRequest():
                 node_id = self._cluster.group_coordinator(request.group_id)
