@@ -225,11 +225,9 @@ class DecodeSection(Section):
     """Header of the bytes: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema file. Needed if a registry's schema has
-    several: its first message may be another one in the next version."""
+    several."""
     strict: bool = True
-    """Refuse what would be lost or guessed: text after a JSON value, single quotes, `NaN`, bytes that are not UTF-8,
-    and an `event_time` that gives no time. `false`: take the first value, replace the bytes, use the record's
-    timestamp."""
+    """Refuse what would be lost or guessed; `false`: take what can be taken."""
 
     @property
     def has_header(self) -> bool:
@@ -273,7 +271,7 @@ class TableSection(Section):
     and a record without a value deletes it; `changelog`: the same from Debezium's envelopes."""
     name: str | None = None
     """iceberg: `catalog.namespace.table`. With `{topic}` in it, such as `lake.db.{topic}`, each topic has a table of
-    its own, and `_` replaces what would need quotes in its name."""
+    its own."""
     location: str | None = None
     """delta, parquet: folder or URL, relative to the pipeline's file. delta: with `{topic}` in it, each topic has a
     table of its own."""
@@ -291,8 +289,7 @@ class TableSection(Section):
     keep_value: bool = False
     """Keep the raw `value` in addition to `data`."""
     target_file_bytes: int = Field(default=128 * MIB, ge=1 * MIB)
-    """iceberg, delta: file size that compaction of small files aims at. Parquet gets one file per micro-batch and
-    partition."""
+    """iceberg, delta: file size that compaction of small files aims at."""
     properties: Options = {}
     """iceberg, delta: properties of the table, such as `write.parquet.compression-codec` or `delta.appendOnly`. An
     existing table gets them at the next start."""
@@ -400,8 +397,7 @@ class WatermarkSection(Section):
     late: LatePolicy = LatePolicy.DEAD_LETTER
     """Treatment of a late record: keep it, drop it, or write it to the dead-letter table."""
     ahead_max: Duration = "1 day"
-    """Limit of an `event_time` beyond the record's own timestamp; what lies further is a dead letter, since it would
-    make all others late."""
+    """Limit of an `event_time` beyond the record's own timestamp; what lies further is a dead letter."""
 
 
 class TriggerSection(Section):
