@@ -26,19 +26,18 @@ KAFKA_VERSION = "4.3.1"
 LINE = 120
 NOT_ADVERTISED = {71: "with a plug-in", 72: "with a plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
-_ACLS = "Without `authorizer.enabled`: SECURITY_DISABLED."
-_TOKENS = "Without `delegation_token.secret_key_file`: DELEGATION_TOKEN_AUTH_DISABLED."
-_SHARE = "Share groups."
-_STREAMS = "Kafka Streams uses the classic protocol."
-_QUORUM = "The catalog replaces the controller quorum."
+_ACLS = "Needs `authorizer.enabled`."
+_TOKENS = "Needs `delegation_token.secret_key_file`."
+_SHARE = "share groups"
+_STREAMS = "Streams groups (Kafka Streams uses the classic protocol)"
+_QUORUM = "controller quorums (the catalog replaces them)"
 NOTES: Mapping[int, str] = {
     0: "0-2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
-    1: "Whole batches only; the last one is never cut. There are no followers: a partition has one replica.",
+    1: "Whole batches only; the last one is never cut.",
     2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
     3: "A topic is created before the response. A leader serves, or parks requests for two seconds until it does.",
     10: "Groups and transactions, not share groups.",
     17: "0 is advertised, since librdkafka looks for it, but refused: tokens are sent in requests (KIP-152).",
-    19: "Factors and assignments are accepted. A partition has one replica all the same.",
     27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
     29: _ACLS,
     30: _ACLS,
@@ -57,14 +56,12 @@ NOTES: Mapping[int, str] = {
     43: "Preferred: the partition moves to its preferred leader. Unclean: accepts the loss of what only a dead node's "
     "log has, if nobody can open it.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
-    45: "A partition has one replica, its leader: a reassignment names one broker.",
+    45: "A reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     51: "Each user is changed in a transaction of its own.",
-    55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
-    "a voter lags by what it has not applied, and -1 means that it does not answer.",
+    55: "The living nodes are the voters. Offsets are numbers of changes of the catalog; -1: a node does not answer.",
     57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
-    64: "A node that is alive, leads partitions or has a log that is not drained is refused. The node that is asked "
-    "compacts its objects.",
+    64: "A node that is alive, leads partitions or has a log that is not drained is refused.",
     66: "Patterns are RE2's without Unicode classes.",
     71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
@@ -111,7 +108,7 @@ SUMMARY = """
 ## Known differences in short
 
 Not served, and therefore not advertised: the SASL mechanism GSSAPI; share groups, and the streams protocol of groups
-(KIP-932, KIP-1071); controller quorums, and changes of their voters; tiered storage (KIP-405).
+(KIP-932, KIP-1071); controller quorums; tiered storage (KIP-405).
 
 Different by design (the list below this one has what shows in responses):
 
@@ -120,42 +117,32 @@ Different by design (the list below this one has what shows in responses):
   `min.insync.replicas`. There are no followers, and no preferred read replica.
 - A reassignment hands the partition over to one broker; throttles have no effect. The preferred leader is the one
   at the creation of the partition, or of its last reassignment.
-- When a node dies, other nodes take its partitions over within seconds. In Apache Kafka partitions with one replica
-  have no leader until the broker returns.
-- ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs. A
-  refusal for want of an operation on the cluster has Kafka's default message, not the name of the request's Java
-  object.
-- Delegation tokens: an expired one is refused at once; in Apache Kafka it authenticates until it is removed, for a
-  session of no time. The error of a token that does not exist comes with the last message. A token is for users
-  only, and has up to 8192 characters of principals; a cluster has up to `delegation_token.tokens_max` tokens.
+- When a node dies, other nodes take its partitions over within seconds.
+- ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs.
+- Delegation tokens: an expired one is refused at once. A token is for users only, and has up to 8192 characters of
+  principals; a cluster has up to `delegation_token.tokens_max` tokens.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default): {dynamic}.
   So can the defaults of topic configs without effect. They override the
   settings of the node's start, and topics without their own value follow at once. Other names are refused.
-- Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of
-  topics on the node that is asked ([quotas](quotas.md)).
+- Quotas: [differences](quotas.md#differences-from-apache-kafka).
 - By default topics keep their records for seven days, as in Apache Kafka (setting `topic.retention_ms`; -1: forever).
   The config `storage.policy` selects a topic's object store. Accepted and described, but without effect: {no_effect}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
   one level, 30 (4.3-IV0).
 - A group of the consumer protocol computes an assignment at the first heartbeat after a change, as before Kafka
-  4.3. Apache Kafka combines the changes of one second (KIP-1263), which costs less in large groups.
-- A batch is validated by its header, its checksum, and the beginning of its first record or the shape of its
-  compressed frame. Its records are decoded only if that shape is unusual.
+  4.3 (KIP-1263).
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
 - While a transaction ends, a request for the next one waits for up to half a second before it gets
-  CONCURRENT_TRANSACTIONS, which Apache Kafka answers at once. Apart from that, each request of a transaction is
-  answered as by Apache Kafka (`tests/differential/transaction_matrix`).
-
-Compared, and the same: static members of both protocols that are killed, and come back before, at or after their
-session timeout.
+  CONCURRENT_TRANSACTIONS, which Apache Kafka answers at once. All else of transactions is answered as there
+  (`tests/differential/transaction_matrix`).
 """
 DIFFERENCES = """
 ## Known differences in responses
 
 The differential test (`tests/differential/`) sends the same valid and invalid requests to a node and to Apache
 Kafka, then to three nodes and three brokers of which one is killed, and compares the responses field by field, except
-ids, times, epochs and addresses. These are all differences it finds. The lists of the test (`known_differences.py`,
-`known_in_clusters.py`) name the requests and fields that show each.
+ids, times, epochs and addresses. These are all differences it finds (`known_differences.py`, `known_in_clusters.py`),
+as what a node does:
 
 """
 
@@ -179,12 +166,16 @@ def table() -> Iterator[str]:
     yield "| key | API | versions | notes |"
     yield "|---:|---|---|---|"
     rows = {key: row_of(handler) for key, handler in HANDLERS.items()}
-    rows |= {
-        key: f"| {key} | {api.name} | none (Apache Kafka: {api.kafka_versions}) | {api.reason} |"
-        for key, api in NOT_SERVED.items()
-    }
     for _, row in sorted(rows.items()):
         yield row
+
+
+def not_served() -> Iterator[str]:
+    """Return a line for each reason, with the APIs that are not served for it."""
+    yield "\nNot served, with the versions of Apache Kafka:\n"
+    for reason in dict.fromkeys(api.reason for api in NOT_SERVED.values()):
+        apis = (f"{key} {api.name} {api.kafka_versions}" for key, api in NOT_SERVED.items() if api.reason == reason)
+        yield fill(f"- {reason}: {', '.join(apis)}", LINE, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def differences() -> Iterator[str]:
@@ -225,6 +216,7 @@ def page() -> str:
     lines = [
         f"\n{served} of the {total} APIs that Apache Kafka advertises are served, in its versions unless noted.\n",
         *table(),
+        *not_served(),
     ]
     return INTRODUCTION + "\n".join(lines) + "\n" + summary() + "\n" + DIFFERENCES + "\n".join(differences()) + "\n"
 

@@ -35,23 +35,17 @@ or none.
 - Features have the levels of a new cluster of that release, and no higher ones. So the consumer protocol of KIP-848 is
   advertised from 3.7 on, but answered with UNSUPPORTED_VERSION before 4.0, and clients use the transactions of the
   second part of KIP-890 from 4.0 on.
-- Up to 3.2 the versions are those of a broker with ZooKeeper; from 3.3 on, the first release with KRaft for production
-  (KIP-833), those of a broker with KRaft. They were read from the classes of each release, and agree with what real
-  brokers have answered (`tests/scripts/test_kafka_releases.py`).
+- Up to 3.2 the versions are those of a broker with ZooKeeper; from 3.3 on, those of a broker with KRaft. They were read
+  from the classes of each release (`tests/scripts/test_kafka_releases.py`).
 
 What is not imitated:
 
 - Versions that Apache Kafka 4.0 has dropped (KIP-896), APIs between brokers, and APIs that
   [a node does not serve](compatibility.md).
-- All else of a release: how a request is answered in its version, messages, defaults, limits, configs and assignors
-  are those of today. `metadata.version` has one level. From 2.7 on, a broker with ZooKeeper reports an epoch of its
-  features, which are none; a node does not.
+- All else of a release: messages, defaults, limits, configs and assignors are those of today.
 - Patch releases: the newest of each release stands for all.
 
-The commands of `anabranch` are clients, too: one that needs a newer API says so.
-
-Below 4.1 the [native part](deployment.md#the-wheel) leaves Produce requests to Python, which answers them in the same
-way.
+Below 4.1 the [native part](deployment.md#the-wheel) leaves Produce requests to Python.
 
 ## Versions by release
 

@@ -32,73 +32,51 @@ class Known:
 
 
 NOT_SERVED = "ApiVersions lists only APIs that are served."
-NO_ELR = "min.insync.replicas is a plain default. With KIP-966 Apache Kafka keeps it as a dynamic one of the cluster."
-NO_ID_FOR_NOTHING = "Apache Kafka assigns an id even to a validated topic. Here only created topics have ids."
+NO_ELR = "min.insync.replicas is a plain default, not a dynamic one of the cluster (KIP-966)."
+NO_ID_FOR_NOTHING = "Only created topics have ids, not validated ones."
 CREATED_AT_ONCE = (
-    "Apache Kafka answers the first request for a topic it creates with an error, before the topic exists. Here the "
-    "response is sent when the topic is ready."
+    "The first request for a topic that it creates is answered when the topic is ready, not with an error before."
 )
-NAMED_ERROR = (
-    "Apache Kafka fails at unknown operations and codecs, and at incomplete batches, with an internal error. Here the "
-    "error is specific."
-)
+NAMED_ERROR = "Unknown operations and codecs, and incomplete batches, get a specific error, not an internal one."
 NO_CORDON = "No log directories exist that could be cordoned."
 TIME_OF_APPEND = "DescribeProducers returns the time of a producer's last append, not the timestamp of its last batch."
 CONTROLLERS = "A node's controller has the same addresses as its client listeners."
-DEFAULT_OF_RETENTION = (
-    "Apache Kafka names no default beside a retention.ms that is set, since it has it from log.retention.hours."
-)
-SAYS_WHY = "Produce describes what is wrong with a batch. Apache Kafka returns only the error code."
+DEFAULT_OF_RETENTION = "A retention.ms that is set has a default beside it (Apache Kafka: log.retention.hours)."
+SAYS_WHY = "Produce describes what is wrong with a batch beside the error code."
 SAYS_MORE = "Responses about groups have a message beside the error code."
-START_OF_LOG = (
-    "Apache Kafka omits the log start offset in some refusals of Produce. Here those for known partitions contain it."
-)
+START_OF_LOG = "Refusals of Produce for known partitions contain the log start offset."
 NOT_LOOKED_INTO = (
     "A batch is accepted if its header, its checksum, and its first record or the shape of its compressed frame are "
-    "right. Apache Kafka decodes every record. A consumer of a batch with broken records must seek past it."
+    "right; Apache Kafka decodes every record. A consumer of a batch with broken records must seek past it."
 )
-DUPLICATE_TIME = (
-    "For a duplicate, Apache Kafka returns the largest timestamp of its batch as if the broker had set it. "
-    "Here only topics with LogAppendTime have this field."
-)
+DUPLICATE_TIME = "The answer to a duplicate has a timestamp only for topics with LogAppendTime."
 NO_REPEAT_AFTER_THE_END = (
-    "A batch with the sequence numbers of one that an abort has dropped gets UNKNOWN_PRODUCER_ID, and the client "
-    "aborts. Apache Kafka acknowledges it as a duplicate: librdkafka, which reuses the numbers of a record whose "
-    "acknowledgement was lost, then loses a record."
+    "A batch with the sequence numbers of one that an abort has dropped gets UNKNOWN_PRODUCER_ID. Apache Kafka "
+    "acknowledges it as a duplicate, and librdkafka, which reuses such numbers, then loses a record."
 )
-STRICT_DECODING = (
-    "Apache Kafka accepts any negative length as null, and replaces invalid UTF-8 by U+FFFD. "
-    "Here such a frame is malformed."
-)
+STRICT_DECODING = "A negative length other than that of null, and invalid UTF-8, make a frame malformed."
 
-NO_SUCH_BROKER_CONFIG = (
-    "Apache Kafka stores any name for the broker's plug-ins. Here unknown names, and names of settings that apply only "
-    "at a start, are refused."
-)
+NO_SUCH_BROKER_CONFIG = "Unknown broker configs, and settings that apply only at a start, are refused."
 AUTO_CREATE_IS_DYNAMIC = "Topic creation by Metadata can be switched on and off while the node runs."
-NO_NONSENSE_KEPT = "Apache Kafka accepts any number for log.retention.ms, but applies only -1 and above."
+NO_NONSENSE_KEPT = "log.retention.ms below -1 is refused."
 ONE_METADATA_VERSION = "There is no metadata log. metadata.version has one level, which cannot be changed."
 ONLY_SERVED_FEATURES = "Only features that are served are named."
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
-NAMED_STORES = "Apache Kafka has no storage.policy, which selects the object store of a topic."
+NAMED_STORES = "storage.policy, which selects the object store of a topic, is a config."
 GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
-CHANGE_NUMBERS = "The catalog is a database: its offset is the number of the last change that other nodes must see."
+CHANGE_NUMBERS = "The offset of the catalog is the number of the last change that other nodes must see."
 SASL_STATE = (
     "A request that is out of order in an authentication is answered with ILLEGAL_SASL_STATE, where its response has a "
-    "field for that, and closes the connection. Apache Kafka fills in each response in its own way."
+    "field for that, and closes the connection."
 )
-TOKEN_OF_A_GROUP = "Tokens are for users: in Apache Kafka, this one's client is the user of that name."
-UNKNOWN_USER = (
-    "Apache Kafka ends the exchange of an unknown user at once. Here it fails at the proof, so that nobody learns "
-    "which users exist."
-)
+TOKEN_OF_A_GROUP = "Tokens are for users only."
+UNKNOWN_USER = "The exchange of an unknown user fails at the proof, so that nobody learns which users exist."
 SCRAM_HEADER = (
-    "Apache Kafka signs what it has understood of the client's messages. Here what the client has sent is signed, and "
-    "its last message must repeat the header of the first (RFC 5802)."
+    "SCRAM signs what the client has sent, and its last message must repeat the header of the first (RFC 5802)."
 )
 
-NO_NUMBER = "Apache Kafka accepts NaN as a quota, and throttles nobody by it. Here it is refused."
+NO_NUMBER = "NaN is refused as a quota."
 
 KNOWN: Mapping[str, Sequence[Known]] = {
     "quotas_of_users_and_clients": (
@@ -114,7 +92,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "*",
             "api_keys.7[12]",
-            "Apache Kafka takes metrics of clients only with a plug-in.",
+            "Metrics of clients need no plug-in.",
             ABSENT,
             is_optional=True,
         ),
@@ -128,7 +106,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "a name that collides v9",
             "topics.ac.collides.error_code",
-            "Apache Kafka lets the client retry forever for a topic that it cannot create. Here the response says why.",
+            "The response says why a topic cannot be created, so that the client does not retry forever.",
             "UNKNOWN_TOPIC_OR_PARTITION",
             "INVALID_TOPIC_EXCEPTION",
         ),
@@ -153,7 +131,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "log append time bit *",
             "*.partition_responses.0.*",
-            "Apache Kafka accepts a batch whose producer set the log append time bit. Here it is refused.",
+            "A batch whose producer set the log append time bit is refused.",
         ),
     ),
     "produce_frames": (
@@ -171,12 +149,12 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "negative bytes*",
             "*",
-            "Apache Kafka fails at a negative size in Fetch. Here it means zero: one batch is returned.",
+            "A negative size in Fetch means zero: one batch is returned.",
         ),
         Known(
             "isolation level 2 *",
             "*",
-            "Apache Kafka fails at an unknown isolation level. Here any level except 1 means read uncommitted.",
+            "Any isolation level except 1 means read uncommitted.",
         ),
     ),
     "find_coordinator": (
@@ -213,7 +191,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "not OTLP v0",
             "error_code",
-            "Apache Kafka leaves the decoding of pushed metrics to a plug-in. Here they are decoded at once.",
+            "Pushed metrics are decoded at once, not by a plug-in.",
             "NONE",
             "INVALID_RECORD",
         ),
@@ -254,11 +232,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("produce of another id v9", "*.log_start_offset", START_OF_LOG, -1, 0),
     ),
     "consumer_group_life": (Known("described when deleted v1", "groups..error_message", SAYS_MORE, kafka=None),),
-    "metadata": (
-        Known(
-            "zero id, no name v12", "*", "Apache Kafka fails at a topic without name and id. Here the name is invalid."
-        ),
-    ),
+    "metadata": (Known("zero id, no name v12", "*", "The name of a topic without name and id is invalid."),),
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),

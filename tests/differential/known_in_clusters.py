@@ -20,23 +20,12 @@ from tests.differential.known_differences import (
 )
 
 ONE_REPLICA = "A partition has one replica, its leader, whatever factor or assignment was asked for."
-TAKEN_OVER = (
-    "Another node takes over the partitions and groups of a dead one, which in Apache Kafka wait for their broker."
-)
+TAKEN_OVER = "Another node takes over the partitions and groups of a dead one."
 LIVING_VOTERS = "The voters are the living nodes."
-LEADERS_EARLY = (
-    "Apache Kafka names the leader of a partition that is led elsewhere from Fetch version 16 on. Here it is named "
-    "from version 12 on, the first version with the field."
-)
-MARKERS_ELSEWHERE = (
-    "Apache Kafka answers WriteTxnMarkers for a partition that is led elsewhere as for an unknown one. Here the error "
-    "is specific."
-)
-COORDINATOR_FIRST = (
-    "Apache Kafka looks for the partitions of a transaction before it looks for the transaction. Here the coordinator "
-    "is asked first."
-)
-ALIVE = "Apache Kafka unregisters a living broker, too. Here it is refused."
+LEADERS_EARLY = "The leader of a partition that is led elsewhere is named from Fetch version 12 on, not from 16 on."
+MARKERS_ELSEWHERE = "WriteTxnMarkers for a partition that is led elsewhere gets a specific error."
+COORDINATOR_FIRST = "The coordinator of a transaction is asked before its partitions are looked for."
+ALIVE = "A living broker cannot be unregistered."
 CREATED = (
     Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
     Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),

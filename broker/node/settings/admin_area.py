@@ -26,23 +26,22 @@ class AdminSettings(Area):
     connect_urls: str = setting(
         default="",
         description="URLs of Kafka Connect clusters, separated by commas: the REST port of a worker of each, as "
-        "http://connect:8083. The console shows their connectors, and pauses, resumes and restarts them.",
+        "http://connect:8083, for the console.",
     )
     connect_credentials: Secret | None = setting(
         default=None, description="`user:password` for these clusters (HTTP Basic)."
     )
     on_demand: bool = setting(
         default=False,
-        description="Load the server of the port at its first connection, which holds the node up for a moment.",
+        description="Load the server of the port at its first connection.",
     )
     host: str = setting(default=ADMIN_HOST, min_length=1, description="Address to listen on.")
     port: Port = setting(default=ADMIN_PORT, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: str = setting(
         default="",
         description=(
-            "Names, separated by commas, by which a port without authentication may be asked, as of a service "
-            "or a proxy (against DNS rebinding). Addresses, `localhost`, the machine's name and names that "
-            "the node announces are always accepted."
+            "Names, separated by commas, by which a port without authentication may be asked (against DNS rebinding), "
+            "besides addresses, `localhost`, the machine's name and names that the node announces."
         ),
     )
     read_token: Secret | None = setting(

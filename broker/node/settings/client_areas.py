@@ -20,8 +20,7 @@ class ListenerSettings(Area):
         default="",
         description=(
             "Named listeners, NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
-            "addresses; port 0: any free port. They replace `listener.host`, `listener.port` and their "
-            "advertised forms. Empty: one listener PLAINTEXT at these."
+            "addresses; port 0: any free port. Empty: one listener PLAINTEXT at `listener.host` and `listener.port`."
         ),
     )
     advertised_listeners: str = setting(
@@ -44,8 +43,7 @@ class ListenerSettings(Area):
         default="",
         description=(
             "SASL mechanisms of single listeners, NAME:MECHANISM, separated by commas, an entry for each "
-            "(Kafka: listener.name.NAME.sasl.enabled.mechanisms). Others have those of "
-            "`sasl.enabled_mechanisms`."
+            "(Kafka: listener.name.NAME.sasl.enabled.mechanisms), in place of `sasl.enabled_mechanisms`."
         ),
     )
     rack: str = setting(default="", description="Rack (or zone) of the node, as reported to clients.")
@@ -73,10 +71,9 @@ class NetworkSettings(Area):
         default=None,
         ge=1024,
         description=(
-            "Bytes of requests in flight of all connections, requests received in part included (Kafka: "
-            "queued.max.request.bytes). At the limit, connections wait in order; 1/8 is reserved for requests "
-            "of up to 64 KiB. Raised if request_bytes_max does not fit. Unset: 512MiB, less if memory is "
-            "short."
+            "Bytes of requests in flight of all connections (Kafka: queued.max.request.bytes). At the limit, "
+            "connections wait in order; 1/8 is reserved for requests of up to 64 KiB. Raised if request_bytes_max "
+            "does not fit. Unset: 512MiB, less if memory is short."
         ),
     )
     frame_timeout_ms: int = setting(
@@ -84,8 +81,7 @@ class NetworkSettings(Area):
         ge=10,
         description=(
             "While others wait for memory, a connection is closed unless it sends 1/10 of its current request "
-            "in this time, or reads 1/10 of the responses that block it. One that is being closed has as "
-            "long to read remaining responses."
+            "in this time, or reads 1/10 of the responses that block it."
         ),
     )
     connections_max: int = setting(default=10_000, ge=1, description="Connections in total (Kafka: max.connections).")
@@ -121,10 +117,7 @@ class TopicSettings(Area):
     partitions_max: int = setting(default=10_000, ge=1, description="Partitions of all topics in total.")
     any_replication_factor: bool = setting(
         default=False,
-        description=(
-            "Accept replication factors above the number of nodes, as `anabranch dev` does. A partition has one "
-            "replica with any factor."
-        ),
+        description=("Accept replication factors above the number of nodes, as `anabranch dev` does."),
     )
     max_message_bytes: Bytes = setting(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."

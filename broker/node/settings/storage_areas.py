@@ -76,9 +76,8 @@ class WalArea(Area):
         default=_WAL.capacity_bytes,
         ge=8 * MIB,
         description=(
-            "Size of the log, fixed when it is created (`anabranch wal resize` changes it). A file is "
-            "allocated in full; of a device, so many bytes are used. Kind `object`: limit of bytes that are "
-            "in no other object yet, which may change at any start."
+            "Size of the log, fixed when it is created (`anabranch wal resize` changes it). Kind `object`: limit of "
+            "bytes that are in no other object yet, which may change at any start."
         ),
     )
     stall_ms: int = setting(
@@ -87,8 +86,7 @@ class WalArea(Area):
         le=CENTURY_MS,
         description=(
             "Time that a record may wait for its acknowledgement by the log. Then the node refuses new ones "
-            "with NOT_ENOUGH_REPLICAS, and is not ready, until the log has caught up. Keep it well below the "
-            "clients' `request.timeout.ms`."
+            "with NOT_ENOUGH_REPLICAS. Keep it well below the clients' `request.timeout.ms`."
         ),
     )
     durability: Durability = setting(
@@ -102,8 +100,7 @@ class WalArea(Area):
         default=_WAL.engine,
         description=(
             "Mechanism that writes the log: `io_uring` (the fastest; no start where kernel or seccomp profile "
-            "forbid it), `threads` (works everywhere), `auto` (`io_uring` where it works; the log at the "
-            "start names the reason)."
+            "forbid it), `threads` (works everywhere), `auto` (`io_uring` where it works)."
         ),
     )
     iops_max: int = setting(
@@ -226,9 +223,7 @@ class BucketArea(Area):
     )
     expected_bucket_owner: str = setting(
         default="",
-        description=(
-            "Id of the account that the bucket must belong to: S3 refuses all calls if it does not. Empty: any account."
-        ),
+        description=("Id of the account that the bucket must belong to. Empty: any account."),
     )
 
     @property
@@ -254,8 +249,7 @@ class _ObjectsPlace(Area):
     bucket: str = setting(
         default="",
         description=(
-            "Bucket of an S3 store; it must exist. Give it a life-cycle rule that aborts multipart uploads after a "
-            "day: a crash may leave one that the node does not know."
+            "Bucket of an S3 store; it must exist. Give it a life-cycle rule that aborts multipart uploads after a day."
         ),
     )
 

@@ -1,6 +1,6 @@
 """Text of docs/cli.md: the help of every command, so that page and commands cannot differ.
 
-Options that many commands share are described once.
+Options that many commands, or several of one group, share are described once.
 """
 
 import copy
@@ -8,6 +8,7 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Final, TypeAlias
 
 import click
@@ -64,26 +65,19 @@ $ anabranch doctor --config anabranch.toml
 properties: `--command-config`, `--command-property` for what is not secret, or the environment
 ([security](security.md#commands-as-clients)). A [profile](#profiles) has all of it under a name.
 
-**Short options** are those of tools that many know: `-b`, `-o` (the output; of `consume` the offset to begin at), `-y`,
-and of topics and records `-c`, `-p`, `-f`, `-g`, `-n`, `-k`, `-K`, `-H` and `-z`.
-
 **Output.** `--output table` is for people, `json` and `yaml` are for programs: names of fields stay, columns of tables
 may change. A check that finds something wrong prints its result before it fails. Results go to standard output;
 questions, progress, warnings and errors go to standard error. In a pipe or a file a row is one line without colours;
 `NO_COLOR` turns them off on terminals, too, and `COLUMNS` sets the width.
 
-**Sizes** are shown in binary units (KiB, MiB, GiB), as settings have them. When read, `512MiB`, `512M` and `536870912`
-are the same; `512MB` is 512 million bytes. JSON and YAML have bytes. Configs ending in `.bytes`
+**Sizes** are shown in binary units (KiB, MiB, GiB). When read, `512MiB`, `512M` and `536870912` are the same; `512MB`
+is 512 million bytes. JSON and YAML have bytes. Configs ending in `.bytes`
 and quotas of bytes take sizes, and configs ending in `.ms` take times such as `90s`, `12h` and `7d`.
 
 **Times** are ISO 8601, in UTC when shown. When read, a time without a zone is local.
 
 **Questions.** What cannot be undone is asked about first; `--yes` answers. Without both a terminal and `--yes` the
 command changes nothing.
-
-**Ids** of topics have the form of Kafka's tools, in base64.
-
-**Errors** are one line: what, where, and what to do about it where that is known.
 
 | exit code | meaning |
 |---|---|
@@ -102,14 +96,13 @@ $ anabranch topic list
 $ anabranch topic list --profile prod
 ```
 
-A command takes each value from its options, else from the environment, else from the profile, else it has its default.
-The profile is that of `--profile`, else of `ANABRANCH_PROFILE`, else the one in use: that of the last `profile create`
-or `profile use`. Profiles are in `~/.config/anabranch/profiles.toml`, or below `XDG_CONFIG_HOME`, with the names of the
-options as keys, and may be edited there. They hold paths and no secrets.
+A command takes each value from its options, else from the environment, else from the profile (that of `--profile`, of
+`ANABRANCH_PROFILE`, or of the last `profile create` or `profile use`), else it has its default. Profiles are in
+`~/.config/anabranch/profiles.toml`, or below `XDG_CONFIG_HOME`, with the names of the options as keys, and may be
+edited there. They hold paths and no secrets.
 
-A profile is used as a whole, so that no login reaches a stranger: where another node is named, by `--bootstrap-server`
-or a property, or another admin port, by `--admin` or settings, nothing of the profile is used for it.
-`--command-config` replaces the properties of the profile.
+A profile is used as a whole, so that no login reaches a stranger: where an option, a property or settings name another
+node or admin port, nothing of the profile is used for it. `--command-config` replaces the properties of the profile.
 
 ### Fields
 
@@ -179,9 +172,14 @@ def _described(command: click.Command | None, parent: click.Context, name: str, 
     context = _context(command, parent, name)
     if isinstance(command, click.Group):
         yield f"\n{inspect.cleandoc(command.help or '')}"
-        for each in command.list_commands(context):
+        commands = {each: command.get_command(context, each) for each in command.list_commands(context)}
+        counts = Counter(record for each in commands.values() for record in _all_records(each, context))
+        common = [record for record, count in counts.items() if count > 1 and record not in shared]
+        if common:
+            yield f"\nOptions of several of these commands:\n\n```text\n{_rows(common, parent)}\n```"
+        for each, its in commands.items():
             yield f"\n### {name} {each}"
-            yield from _described(command.get_command(context, each), context, each, shared)
+            yield from _described(its, context, each, shared + common)
         return
     own = copy.copy(command)
     own.params = [each for each in command.params if each.get_help_record(context) not in shared]
@@ -189,7 +187,8 @@ def _described(command: click.Command | None, parent: click.Context, name: str, 
     text = "\n".join(line.rstrip() for line in own.get_help(_context(own, parent, name)).splitlines())
     left_out = [each.opts[-1] for each in command.params if each not in own.params]
     if left_out:
-        text += "\n\nShared: " + " ".join(option for option in left_out if option not in COMPANIONS)
+        names = " ".join(option for option in left_out if option not in COMPANIONS)
+        text += "\n\n" + fill(f"Shared: {names}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     yield f"\n```text\n{text.removeprefix('Usage: ')}\n```"
 
 
