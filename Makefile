@@ -19,7 +19,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check lint types crate test-fast test collected test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal docs release clean
+.PHONY: help setup tools demo demo-cluster check lint types crate test-fast test collected test-python coverage test-spark-next suites suites-go suites-node bench guard sim fuzz soak soak-wal docs release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -83,6 +83,9 @@ suites: tools ## run client libraries' own integration tests on a node (SUITES_A
 
 suites-go: tools ## run the tests of clients in Go on nodes; needs Go, and root for their ports
 	@for suite in "franz_go --nodes 3" kafka_go sarama; do $(BIN)/python -m tests.suites.$$suite $(SUITES_ARGS) || exit 1; done
+
+suites-node: tools ## run the tests of a client of schema registries in Node.js on a node; needs npm
+	@$(BIN)/python -m tests.suites.kafkajs_registry
 
 bench: tools ## run every benchmark, about a minute each (BENCH_ARGS= for the long runs)
 	@$(BIN)/python -m scripts.tools fio

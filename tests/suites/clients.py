@@ -25,8 +25,8 @@ class Suite:
     paths: Sequence[str]
     """The integration tests."""
     environ: Mapping[str, str]
-    """Variables with the broker's address; `{bootstrap}` is `host:port`, `{home}` the folder of the suite. With
-    `is_secure` there are `{listeners}` and `{authority}`, too."""
+    """Variables with the broker's address; `{bootstrap}` is `host:port`, `{registry}` the URL of a node's schema
+    registry, `{home}` the folder of the suite. With `is_secure` there are `{listeners}` and `{authority}`, no URL."""
     repository: str | None = None
     """URL of the source, if it is not in the package registry."""
     tag: str | None = None
@@ -37,6 +37,10 @@ class Suite:
     node_settings: Mapping[str, object] = field(default_factory=dict)
     kafka_properties: Mapping[str, str] = field(default_factory=dict)
     """Configuration of the suite's own broker: `node_settings` for a node, `kafka_properties` for Apache Kafka."""
+    options: Sequence[str] = ()
+    """Further options of pytest."""
+    needs_registry: bool = False
+    """Its tests use a schema registry, which Apache Kafka does not have."""
     is_secure: bool = False
     """The node has listeners with SASL and TLS, and the user USER. Only one node is possible, and no Apache Kafka."""
 
@@ -115,5 +119,22 @@ SUITES = (
             "trivup/clusters/__init__.py": PACKAGE,
             "trivup/clusters/KafkaCluster.py": "trivup.py",
         },
+    ),
+    Suite(
+        name="confluent-kafka-registry",
+        requirement="confluent-kafka[avro,json,protobuf,rules,schemaregistry]==2.15.0",
+        needs=("pytest-asyncio", "pytest-timeout", "urllib3<3", "requests", "async-timeout"),
+        folders=("tests",),
+        paths=("tests/integration/schema_registry", "tests/integration/serialization"),
+        environ={"SUITE_BROKER": "{bootstrap}", "SUITE_REGISTRY": "{registry}"},
+        repository="https://github.com/confluentinc/confluent-kafka-python",
+        tag="v2.15.0",
+        overlay={
+            "trivup/__init__.py": PACKAGE,
+            "trivup/clusters/__init__.py": PACKAGE,
+            "trivup/clusters/KafkaCluster.py": "trivup.py",
+        },
+        options=("-o", "asyncio_mode=auto"),
+        needs_registry=True,
     ),
 )

@@ -47,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--run", metavar="REGEX", help="tests to run [default: those that need a broker]")
     wanted = parser.parse_args(arguments)
     MODULE.build([PACKAGE])
-    with plain_broker(SUITE, wanted.against, wanted.nodes) as bootstrap:
-        environ = {"KGO_SEEDS": bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": RECORDS}
+    with plain_broker(SUITE, wanted.against, wanted.nodes) as told:
+        environ = {"KGO_SEEDS": told["bootstrap"], "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": RECORDS}
         log = f"{wanted.against}-{wanted.nodes}"
         outcomes, as_it_should = MODULE.run(PACKAGE, wanted.run or tests_with_broker(), environ, log)
     good = MODULE.report(outcomes, wanted.nodes) and as_it_should

@@ -4,7 +4,7 @@
 
 Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). The failed tests are compared with
 `expected/<suite>.txt`: the run fails if any other test failed, and reports listed tests that pass now. Sources that are
-not in the package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<suite>` where that is set.
+not in the package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<client>` where that is set.
 
 With more than one node, a suite is told the address of the first, and the tests in `expected/<suite>-cluster.txt` may
 fail, too.
@@ -46,10 +46,15 @@ KAFKA_PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
 OUTCOME = re.compile(r"^(FAILED|ERROR) (\S+)")
 
 
-def home_of(suite: Suite) -> Path:
-    """Folder of a suite in the cache, for this version of the client."""
+def client_of(suite: Suite) -> tuple[str, str]:
+    """Name and version of a suite's client."""
     client, version = re.sub(r"\[.*\]", "", suite.requirement).split("==")
-    return cache_folder() / "suites" / f"{client}-{version}"
+    return client, version
+
+
+def home_of(suite: Suite) -> Path:
+    """Folder of a client's suites in the cache, for its version."""
+    return cache_folder() / "suites" / "-".join(client_of(suite))
 
 
 def prepare(suite: Suite) -> Path:
@@ -76,8 +81,9 @@ def pip(python: Path, *arguments: str | Path) -> None:
 def fetch(suite: Suite, python: Path, source: Path) -> None:
     """Bring the source with the tests."""
     given = os.environ.get("ANABRANCH_SUITE_SOURCES")
-    if given and (Path(given) / suite.name).is_dir():
-        shutil.copytree(Path(given) / suite.name, source)
+    checkout = Path(given or "") / client_of(suite)[0]
+    if given and checkout.is_dir():
+        shutil.copytree(checkout, source)
     elif suite.repository is not None:
         clone = ["git", "clone", "-q", "--depth", "1", "--branch", str(suite.tag), suite.repository, str(source)]
         subprocess.run(clone, check=True)
@@ -110,8 +116,8 @@ def broker(suite: Suite, kind: str, nodes: int) -> Iterator[dict[str, str]]:
         with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder, secure_node(suite, Path(folder)) as told:
             yield told
     else:
-        with plain_broker(suite, kind, nodes) as bootstrap:
-            yield {"bootstrap": bootstrap}
+        with plain_broker(suite, kind, nodes) as told:
+            yield told
 
 
 @contextmanager
@@ -140,42 +146,48 @@ def secure_node(suite: Suite, folder: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def plain_broker(suite: Suite, kind: str, nodes: int) -> Iterator[str]:
-    """Run a node, a cluster, or Apache Kafka; yields `host:port`."""
+def plain_broker(suite: Suite, kind: str, nodes: int) -> Iterator[dict[str, str]]:
+    """Run a node, a cluster, or Apache Kafka; yields `bootstrap`, and `registry`, empty without one."""
     with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder:
         if nodes > 1:
-            with cluster(suite, kind, Path(folder), nodes) as bootstrap:
-                yield bootstrap
+            with cluster(suite, kind, Path(folder), nodes) as told:
+                yield told
         elif kind == "node":
             with NodeProcess(Path(folder), wal_capacity_bytes=64 << 20, **suite.node_settings) as node:
-                yield node.bootstrap
+                yield told_of(node)
         else:
             properties = {**KAFKA_PROPERTIES, **suite.kafka_properties}
             with ApacheKafka(Path(folder) / "home", properties=properties, jvm=QUICK_JVM) as kafka:
-                yield f"127.0.0.1:{kafka.port}"
+                yield {"bootstrap": f"127.0.0.1:{kafka.port}", "registry": ""}
+
+
+def told_of(node: NodeProcess) -> dict[str, str]:
+    """Return what a suite may be told of a node."""
+    return {"bootstrap": node.bootstrap, "registry": f"http://{node.admin}/schema-registry"}
 
 
 @contextmanager
-def cluster(suite: Suite, kind: str, folder: Path, nodes: int) -> Iterator[str]:
-    """Run several nodes on PostgreSQL, or brokers of Apache Kafka; yields the address of the first."""
+def cluster(suite: Suite, kind: str, folder: Path, nodes: int) -> Iterator[dict[str, str]]:
+    """Run several nodes on PostgreSQL, or brokers of Apache Kafka; yields the addresses of the first."""
     if kind == "kafka":
         properties = {**KAFKA_PROPERTIES, **suite.kafka_properties}
         properties.pop("node.id", None)
         with kafka_cluster(folder, nodes, properties) as brokers:
-            yield f"127.0.0.1:{brokers[1].port}"
+            yield {"bootstrap": f"127.0.0.1:{brokers[1].port}", "registry": ""}
         return
     settings = {"wal_capacity_bytes": 64 << 20, **suite.node_settings}
     with (
         postgres_server() as server,
         node_processes(folder, nodes, server.new_database(), **settings) as running,
     ):
-        yield running[0].bootstrap
+        yield told_of(running[0])
 
 
 def run(suite: Suite, python: Path, kind: str, nodes: int, told: Mapping[str, str]) -> tuple[set[str], str]:
     """Run a suite, with `told` in its environment; returns the tests that failed, and pytest's last line."""
     work = home_of(suite) / "work"
-    log = home_of(suite) / f"{'secure-' * suite.is_secure}{kind}{'' if nodes == 1 else '-cluster'}.log"
+    part = f"{'secure-' * suite.is_secure}{'registry-' * suite.needs_registry}"
+    log = home_of(suite) / f"{part}{kind}{'' if nodes == 1 else '-cluster'}.log"
     with broker(suite, kind, nodes) as told_of_it:
         environ = {name: value.format(**told_of_it, home=work) for name, value in suite.environ.items()}
         left_out = [argument for path in suite.deselected for argument in ("--ignore", path)]
@@ -191,7 +203,7 @@ def run(suite: Suite, python: Path, kind: str, nodes: int, told: Mapping[str, st
             str(TEST_TIMEOUT_S),
         ]
         done = subprocess.run(
-            [python, "-m", "pytest", *options, *left_out, *suite.paths],
+            [python, "-m", "pytest", *options, *suite.options, *left_out, *suite.paths],
             cwd=work,
             env={**os.environ, **environ, **told, "PYTHONPATH": str(work)},
             stdout=subprocess.PIPE,
@@ -250,6 +262,9 @@ def main(arguments: Sequence[str]) -> int:
             continue
         if suite.is_secure and (wanted.against != "node" or wanted.nodes > 1):
             sys.stdout.write(f"{suite.name}: left out, since it runs against a single node only\n")
+            continue
+        if suite.needs_registry and wanted.against != "node":
+            sys.stdout.write(f"{suite.name}: left out, since Apache Kafka has no schema registry\n")
             continue
         failed, summary = run(suite, prepare(suite), wanted.against, wanted.nodes, dict(wanted.set))
         known = expected(suite, wanted.nodes)
