@@ -31,6 +31,11 @@ from anabranch.broker.kafka.schemas.requests import Arguments
 
 CHARACTERS_MAX: Final = 128 << 20
 """Characters of all schemas."""
+_UNSERVED_CONFIGS: Final = (
+    "alias", "compatibilityGroup", "compatibilityPolicy", "defaultMetadata", "defaultRuleSet", "normalize",
+    "overrideMetadata", "overrideRuleSet", "validateFields", "validateRules",
+)  # fmt: skip
+"""Fields of a config that would change what the registry does, and would be lost silently beside a level."""
 
 
 class Change(NamedTuple):
@@ -197,6 +202,9 @@ class Changes:
     async def set_level(self, call: Arguments) -> Change:
         """PUT /config and /config/{subject}."""
         scope, text = call.scope, call.text("compatibility").upper()
+        for name in _UNSERVED_CONFIGS:
+            if (value := call.body.get(name)) and value != "STRICT":
+                raise RegistryError(422, f"the config {name} is not served here: only compatibility is")
         if text not in set(Level):
             raise RegistryError(
                 ErrorKind.INVALID_LEVEL,

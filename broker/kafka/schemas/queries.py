@@ -136,14 +136,20 @@ class Queries:
     async def check(self, call: Arguments) -> Any:
         """POST /compatibility/subjects/{subject}/versions and /compatibility/subjects/{subject}/versions/{version}."""
         subject, level = call.subject, self.state.level_of(call.subject, self.default_level)
+        is_verbose = call.flag("verbose")
+        candidates = self.state.versions(subject)
         if "version" in call.path:
-            candidates = [self.state.version(subject, call.version)]
-        else:
-            candidates = self.state.versions(subject)
-        _, parsed = await self.parsed(call.schema, is_normal=call.flag("normalize"))
-        found = await self.parser.compare(parsed, await self.earlier(candidates), level)
+            # A new subject has no last version, and whatever its first one is will be compatible.
+            candidates = candidates[-1:] if call.version is None else [self.state.version(subject, call.version)]
+        try:
+            _, parsed = await self.parsed(call.schema, is_normal=call.flag("normalize"))
+            found = await self.parser.compare(parsed, await self.earlier(candidates), level)
+        except RegistryError as error:
+            if not is_verbose or error.code != ErrorKind.INVALID_SCHEMA:
+                raise
+            found = [str(error)]
         answer: dict[str, Any] = {"is_compatible": not found}
-        if call.flag("verbose"):
+        if is_verbose:
             answer["messages"] = found
         return answer
 

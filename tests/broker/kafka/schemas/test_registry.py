@@ -78,9 +78,9 @@ class OneTopic:
 class Client:
     """Sends requests to a registry."""
 
-    def __init__(self, topic: OneTopic) -> None:
+    def __init__(self, topic: OneTopic, parser: SchemaParser | None = None) -> None:
         self.topic = topic
-        self.registry = SchemaRegistry(topic, SchemaParser(None), Level.BACKWARD)
+        self.registry = SchemaRegistry(topic, parser or SchemaParser(None), Level.BACKWARD)
 
     async def send(self, method: str, target: str, body: Any = None) -> tuple[int, Any]:
         sent = b"" if body is None else json.dumps(body).encode()
@@ -218,6 +218,37 @@ async def test_compatibility_is_checked_by_the_level(client: Client) -> None:
     assert await client.ok("GET", "/config/s?defaultToGlobal=true") == {"compatibilityLevel": "BACKWARD"}
     assert await client.ok("PUT", "/config", {"compatibility": "NONE"}) == {"compatibility": "NONE"}
     assert await client.ok("POST", "/subjects/s/versions", schema("int")) == {"id": 3}
+
+
+async def test_a_schema_for_a_new_subject_is_compatible(client: Client) -> None:
+    checks = "/compatibility/subjects/s/versions"
+    for target in (checks, f"{checks}/latest"):
+        assert await client.ok("POST", target, ONE) == {"is_compatible": True}
+    assert await client.code("POST", f"{checks}/1", ONE) == 40401
+    await client.ok("POST", "/subjects/s/versions", ONE)
+    assert await client.code("POST", f"{checks}/2", ONE) == 40402
+
+
+async def test_an_invalid_schema_is_compared_with_reasons_if_asked(client: Client) -> None:
+    checks = "/compatibility/subjects/s/versions"
+    assert await client.code("POST", checks, {"schema": "{"}) == 42201
+    told = await client.ok("POST", f"{checks}?verbose=true", {"schema": "{"})
+    assert told["is_compatible"] is False
+    assert told["messages"][0].startswith("Invalid schema: ")
+
+
+async def test_configs_that_are_not_served_are_refused(client: Client) -> None:
+    unserved = {
+        "normalize": True,
+        "alias": "t",
+        "compatibilityPolicy": "LENIENT",
+        "overrideRuleSet": {"domainRules": []},
+    }
+    for name, value in unserved.items():
+        assert await client.code("PUT", "/config/s", {"compatibility": "FULL", name: value}) == 422, name
+    assert await client.code("GET", "/config/s") == 40408
+    said = {"compatibility": "FULL", "normalize": False, "alias": None, "compatibilityPolicy": "STRICT"}
+    assert await client.ok("PUT", "/config/s", said) == {"compatibility": "FULL"}
 
 
 async def test_transitive_levels_look_at_all_versions(client: Client) -> None:
