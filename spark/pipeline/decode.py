@@ -47,7 +47,10 @@ from anabranch.spark.pipeline.source_options import node_registry
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
 NOT_UTF8 = "not valid UTF-8"
-NODE_HINT = "; it is the node's, since the file names neither a schema_file nor a registry"
+NODE_HINT = (
+    "; it is the node's at the default admin port, since the file names neither a schema_file nor a registry: set "
+    "registry if the port is another one or has TLS"
+)
 
 
 @dataclass(frozen=True, slots=True)

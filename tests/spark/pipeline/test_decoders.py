@@ -654,8 +654,9 @@ def test_without_a_registry_the_node_is_asked(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(PipelineError) as away:
         RecordDecoder(pipeline).current()
     assert re.fullmatch(
-        r"decode\.registry: the schema registry http://127\.0\.0\.1:\d+ does not answer: .+; it is the node's, "
-        "since the file names neither a schema_file nor a registry",
+        r"decode\.registry: the schema registry http://127\.0\.0\.1:\d+ does not answer: .+; it is the node's at the "
+        "default admin port, since the file names neither a schema_file nor a registry: set registry if the port is "
+        "another one or has TLS",
         str(away.value),
     )
 
