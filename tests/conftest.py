@@ -13,6 +13,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.support.java_options import TEMPORARY_FILES
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,7 +41,7 @@ structlog.configure(
 
 QUICK_JVM = (
     "-XX:+UseSerialGC -Xss4m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:MetaspaceSize=256m"
+    f"-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:MetaspaceSize=256m {' '.join(TEMPORARY_FILES)}"
 )
 """For a JVM that lives for minutes at most: what its better compiler would save, it would cost.
 

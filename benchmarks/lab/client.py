@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
-from benchmarks.lab.processes import cpu_s_of, java, kafka_class_path
+from benchmarks.lab.processes import cpu_s_of, java_in, kafka_class_path
 
 DRIVER = Path(__file__).with_name("PerfClient.java")
 PYTHON_DRIVER = Path(__file__).with_name("python_client.py")
@@ -61,7 +61,8 @@ class PerfClient:
     def command(self) -> Sequence[str]:
         """Return the command that starts it."""
         # Quiet clients: only the driver's own lines are parsed.
-        return [java(), "-Xms2g", "-Xmx2g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
+        options = ["-Xms2g", "-Xmx2g", "-Dlog4j2.level=ERROR"]
+        return [*java_in(self._log.parent), *options, "-cp", kafka_class_path(), str(DRIVER)]
 
     def __enter__(self) -> Self:
         self._errors = self._log.open("wb")

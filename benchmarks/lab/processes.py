@@ -72,6 +72,13 @@ def java() -> str:
     return str(find_java_home() / "bin" / "java")
 
 
+def java_in(folder: Path) -> list[str]:
+    """Return the command of a JVM whose temporary files, which are left when it is killed, are in a folder."""
+    files = folder.resolve() / "java"
+    files.mkdir(exist_ok=True)
+    return [java(), f"-Djava.io.tmpdir={files}"]
+
+
 def free_port() -> int:
     """Return a free loopback port. Nobody gets it by chance before it is used, or while its server restarts."""
     while True:
@@ -307,8 +314,8 @@ class ApacheKafka(Broker):
         class_path = ":".join([kafka_class_path(), *map(str, self._plugins)])
         format_storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", str(uuid.uuid4())]
         subprocess.run(
-            [java(), *self._jvm, "-cp", class_path, *format_storage, "-c", str(properties)],
+            [*java_in(self.home), *self._jvm, "-cp", class_path, *format_storage, "-c", str(properties)],
             check=True,
             capture_output=True,
         )
-        return [java(), *self._jvm, "-cp", class_path, "kafka.Kafka", str(properties)]
+        return [*java_in(self.home), *self._jvm, "-cp", class_path, "kafka.Kafka", str(properties)]

@@ -106,7 +106,7 @@ class JavaSender:
         jars = cache_folder() / KAFKA
         if not jars.is_dir():
             raise DemoError("Apache Kafka's tools are missing: run `make tools`")
-        command = [str(find_java_home() / "bin" / "java"), *QUICK_JVM, "-cp", f"{jars}/*"]
+        command = [str(find_java_home() / "bin" / "java"), *QUICK_JVM, f"-Djava.io.tmpdir={folder}", "-cp", f"{jars}/*"]
         command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(count)]
         command += ["--record-size", str(JAVA_BYTES), "--throughput", str(per_second), "--producer-props"]
         command += [f"bootstrap.servers={servers}", *JAVA_SETTINGS]

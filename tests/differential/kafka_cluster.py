@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.lab.processes import START_TIMEOUT_S, ApacheKafka, Broker, free_port, java, kafka_class_path
+from benchmarks.lab.processes import START_TIMEOUT_S, ApacheKafka, Broker, free_port, java_in, kafka_class_path
 from tests.support.kafka_tools import archive_options
 from tests.support.node_processes import wait_for_brokers
 
@@ -59,7 +59,8 @@ class ClusterBroker(Broker):
         return file
 
     def command(self) -> Sequence[str]:
-        return [java(), *JVM, *archive_options(), "-cp", kafka_class_path(), "kafka.Kafka", str(self.settings)]
+        jvm = [*java_in(self.home), *JVM, *archive_options()]
+        return [*jvm, "-cp", kafka_class_path(), "kafka.Kafka", str(self.settings)]
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def _format(brokers: Sequence[ClusterBroker]) -> None:
     voters = ",".join(
         f"{broker.node_id}@127.0.0.1:{broker.controller_port}:{directory_ids[broker.node_id]}" for broker in brokers
     )
-    command = [java(), *JVM, *archive_options(), "-cp", kafka_class_path(), "kafka.tools.StorageTool"]
+    command = [*java_in(first.home), *JVM, *archive_options(), "-cp", kafka_class_path(), "kafka.tools.StorageTool"]
     arguments = ["format", "-t", _uuid(), "-c", str(first.settings), "--initial-controllers", voters]
     subprocess.run([*command, *arguments], check=True, capture_output=True)
     for broker in others:

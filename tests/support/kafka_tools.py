@@ -20,10 +20,11 @@ import pytest
 
 from anabranch.spark.java import find_java_home
 from benchmarks.lab.processes import ApacheKafka
+from tests.support.java_options import TEMPORARY_FILES
 from tests.support.made_once import made_once
 from tests.support.tools import KAFKA_VERSION, java, javac, kafka_class_path
 
-QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", *TEMPORARY_FILES)
 """For a JVM that lives for seconds: what its better compiler would save, it would cost."""
 TOOLS: Final = "org.apache.kafka.tools"
 TOPICS: Final = f"{TOOLS}.TopicCommand"
