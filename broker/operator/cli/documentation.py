@@ -114,7 +114,7 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 | `topic create` | `topic`, `id`, `partitions` |
 | `topic alter` | `topic`, `changed` (false with `--plan`, and if nothing is to change), `partitions` (`from`, `to`), \
 `configs` (`name`, `from`, `to`) |
-| `topic delete`, `group delete` | `deleted`: names |
+| `topic delete`, `group delete`, `profile delete` | `deleted`: names |
 | `topic detach`, `attach`, `clone` | `topic`, `id`, `partitions`; `clone` also `from` |
 | `config set`, `unset` | `kind`, `name`, `changed` (as above), `configs` (`name`, `from`, `to`; null: the default) |
 | `group seek` | `group`, `changed`: offsets, `partitions` (`topic`, `partition`, `from`, `to`, `by`) |
@@ -128,7 +128,6 @@ with `--rates` `records_per_s`, `bytes_per_s` |
 | `quota set`, `remove` | `entity`, `changed`, `quotas` (`name`, `from`, `to`; null: unset) |
 | `profile create`, `use`, `list`, `show` | `profile`, `in_use`, `bootstrap_server`, `command_config`, \
 `properties`, `admin`, `admin_token_file`, `admin_ca_file`, `admin_certificate_file`; `show` also `file` |
-| `profile delete` | `deleted`: names |
 | `security init` | `directory`, `files` (`name`, `about`) |
 | `security check` | a row for each use: `used_by`, `tls`, `subject`, `expires_ms`, `days_left`, `error` |
 | `storage inspect` | the row in the catalog, `ranges`, `footer`, `blocks` |
@@ -184,6 +183,7 @@ def _described(command: click.Command | None, parent: click.Context, name: str, 
     own = copy.copy(command)
     own.params = [each for each in command.params if each.get_help_record(context) not in shared]
     own.add_help_option = False
+    own.options_metavar = None  # they follow
     text = "\n".join(line.rstrip() for line in own.get_help(_context(own, parent, name)).splitlines())
     left_out = [each.opts[-1] for each in command.params if each not in own.params]
     if left_out:
