@@ -47,14 +47,8 @@ protocol also work with other brokers that serve the same APIs.
 $ anabranch topic create orders --partitions 6
 $ anabranch produce orders --key-separator : < lines
 $ anabranch consume orders --from "2h ago" --format json | jq .value
-$ anabranch consume orders --follow --key k1
-$ anabranch group describe readers
 $ anabranch group seek readers --to 2026-11-25T08:00 --plan
 $ anabranch topic alter orders --set retention.ms=7d
-$ anabranch topic list 'shop.*' --size
-$ anabranch acl add --allow-principal alice --consumer --topic orders --group readers
-$ anabranch quota set producer_byte_rate=10MiB --user etl
-$ anabranch schema check orders-value order.avsc && anabranch schema register orders-value order.avsc
 $ anabranch transaction list --open
 $ anabranch doctor --config anabranch.toml
 ```
