@@ -68,6 +68,14 @@ REST_CATALOG_JARS = (
 )
 """Iceberg's own REST catalog, which is among its tests, with a servlet container and a database."""
 REST_CATALOG = f"iceberg-rest-{ICEBERG_VERSION}"
+FLINK_VERSION = "2.3.0"
+FLINK_JARS = (
+    MavenCoordinate("org.apache.flink", "flink-sql-avro-confluent-registry", FLINK_VERSION),
+    MavenCoordinate("org.apache.flink", "flink-core", FLINK_VERSION),
+)
+"""Flink's format for Avro with a schema registry, which contains Confluent's client in Java. That itself is not on
+Maven Central."""
+FLINK_REGISTRY = f"flink-registry-{FLINK_VERSION}"
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
@@ -280,6 +288,12 @@ def fetch_rest_catalog(work: Path) -> None:
     move_into_place(fetch_with_maven(work, REST_CATALOG_JARS, transitive=True), CACHE / REST_CATALOG)
 
 
+def fetch_flink_registry(work: Path) -> None:
+    """Install Flink's format for Avro with a schema registry."""
+    need("mvn", "Maven", "tests with a client of schema registries in Java")
+    move_into_place(fetch_with_maven(work, FLINK_JARS, transitive=True), CACHE / FLINK_REGISTRY)
+
+
 def machine_certificates() -> list[bytes]:
     """Return the certificate authorities that this machine trusts (DER), or none if their list is not found."""
     named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES)
@@ -406,6 +420,7 @@ TOOLS = (
         fetch_kafka_apps,
     ),
     Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
+    Tool("flink-registry", "registry client in Java", lambda: existing(CACHE / FLINK_REGISTRY), fetch_flink_registry),
     go_tool("s3", "S3 server (versitygw)", "versitygw", "tests against a real S3 server"),
     go_tool("minio", "S3 server that encrypts", "minio", "tests of encrypted objects", for_tests=False),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(go_program("hydra")), fetch_hydra),

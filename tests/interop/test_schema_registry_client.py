@@ -1,7 +1,8 @@
-"""Confluent's own client of schema registries and its serialisers, with the registry of a test broker."""
+"""Clients of schema registries and their serialisers, with the registry of a test broker: mostly Confluent's own."""
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,6 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.testing import Broker
 from tests.support import tools
+from tests.support.kafka_tools import QUICK_JVM
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -106,10 +108,20 @@ def test_references(client: SchemaRegistryClient) -> None:
     assert refused.value.error_code == 42206
 
 
-def sent_and_received(broker: Broker, topic: str, data: bytes) -> bytes:
+def send(broker: Broker, topic: str, *values: bytes | None) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(topic, data)
+    for each in values:
+        producer.produce(topic, each)
     assert producer.flush(30) == 0
+
+
+def sent_and_received(broker: Broker, topic: str, data: bytes) -> bytes:
+    send(broker, topic, data)
+    return received(broker, topic)
+
+
+def received(broker: Broker, topic: str) -> bytes:
+    """Return the first value of a topic."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     )
@@ -135,9 +147,9 @@ def test_avro_and_json_serialisers(broker: Broker, client: SchemaRegistryClient)
 
 def order_class() -> Any:
     """A message class as the compiler makes it, with a message of another file in it."""
-    item = FileDescriptorProto(name="item.proto", package="shop", syntax="proto3")
+    item = FileDescriptorProto(name="shop/item.proto", package="shop", syntax="proto3")
     item.message_type.add(name="Item").field.add(name="name", number=1, type=9, label=1)
-    order = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3", dependency=["item.proto"])
+    order = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3", dependency=["shop/item.proto"])
     message = order.message_type.add(name="Order")
     message.field.add(name="id", number=1, type=3, label=1)
     message.field.add(name="items", number=2, type=11, type_name=".shop.Item", label=3)
@@ -160,7 +172,7 @@ def test_protobuf_serialisers(broker: Broker, client: SchemaRegistryClient) -> N
     assert found.schema.schema_type == "PROTOBUF"
     assert found.schema.schema_str is not None
     assert "message Order {" in found.schema.schema_str
-    assert client.get_latest_version("item.proto").version == 1, "the file that it imports is a subject of its own"
+    assert client.get_latest_version("shop/item.proto").version == 1, "the file that it imports is a subject of its own"
 
 
 def test_a_client_in_go(broker: Broker) -> None:
@@ -169,3 +181,27 @@ def test_a_client_in_go(broker: Broker) -> None:
         [tools.registry_client(), broker.schema_registry_url], capture_output=True, text=True, timeout=100, check=False
     )
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_confluents_client_in_java_and_flinks_serialisers(broker: Broker, client: SchemaRegistryClient) -> None:
+    """Records that Java writes are read here, and the other way round, by a newer schema."""
+    write = AvroSerializer(client, ORDER)
+    context = SerializationContext("from-python", MessageField.VALUE)
+    send(broker, "from-python", *(write({"id": number}, context) for number in (7, 8, 9)))
+    program = Path(__file__).with_name("RegistryClients.java")
+    words = [broker.bootstrap_servers, broker.schema_registry_url, "from-java", "from-python"]
+    done = subprocess.run(
+        [tools.java(), *QUICK_JVM, "-cp", tools.flink_registry_class_path(), program, *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    read = [f'{{"id": {number}, "note": "none"}}' for number in (7, 8, 9)]
+    assert done.stdout.splitlines() == [*read, "done"]
+    found = AvroDeserializer(client)(
+        received(broker, "from-java"), SerializationContext("from-java", MessageField.VALUE)
+    )
+    assert found == {"id": 0}
+    assert client.get_latest_version("from-java-value").schema.schema_str == ORDER

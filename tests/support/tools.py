@@ -13,7 +13,14 @@ from typing import NoReturn
 import pytest
 
 from anabranch.spark.java import JavaNotFoundError, cache_folder, find_java_home
-from scripts.tools import REST_CATALOG, go_program, present_chromium, present_environment, present_prometheus
+from scripts.tools import (
+    FLINK_REGISTRY,
+    REST_CATALOG,
+    go_program,
+    present_chromium,
+    present_environment,
+    present_prometheus,
+)
 
 KAFKA_VERSION = "4.3.1"
 
@@ -105,6 +112,12 @@ def kafka_class_path() -> str:
     """Class path of Apache Kafka: `java -cp <this> kafka.tools.StorageTool ...` and other tools by class name."""
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     return f"{folder}/*" if folder.is_dir() else missing("Apache Kafka")
+
+
+def flink_registry_class_path() -> str:
+    """Class path of Flink's format for Avro with a schema registry, and of Apache Kafka's clients."""
+    folder = cache_folder() / FLINK_REGISTRY
+    return f"{folder}/*:{kafka_class_path()}" if folder.is_dir() else missing("a registry client in Java")
 
 
 def helm() -> Path:
