@@ -5,9 +5,7 @@ payload starts another. The libraries are optional parts of the package.
 """
 
 import json
-import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from anabranch import child
 from anabranch.broker.operator.admin.api.decoder_worker import CPU_S
 from anabranch.extras import install_command, is_installed
 
@@ -129,15 +128,7 @@ class SchemaDecoder:
         if self._is_closed:
             raise DecoderStopped(STOPPING)
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_PROGRAM), str(self._characters_max)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                bufsize=0,
-                start_new_session=True,  # a Ctrl-C is for the node
-            )
+            self._process = child.start([sys.executable, "-I", str(_PROGRAM), str(self._characters_max)])
         return self._process
 
     def _stop(self) -> int | None:
@@ -145,47 +136,11 @@ class SchemaDecoder:
         process, self._process = self._process, None
         if process is None:
             return None
-        process.kill()
-        status = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return status
+        return child.stop(process)
 
 
 def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:
     """Send a request, and return its answer. Raises OSError, also if there is none in time."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    source, sink = process.stdout.fileno(), process.stdin.fileno()
-    left = memoryview(len(body).to_bytes(4, "big") + body)
-    os.set_blocking(sink, False)
-    try:
-        while left:
-            _wait(sink, select.POLLOUT)
-            left = left[os.write(sink, left) :]
-    except BrokenPipeError:
-        raise OSError("it had ended before this payload") from None
-    size = int.from_bytes(_receive(source, 4), "big")
-    if size > ANSWER_BYTES_MAX:
-        raise OSError("an answer is too large")
-    return json.loads(_receive(source, size))
-
-
-def _receive(source: int, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        _wait(source, select.POLLIN)
-        part = os.read(source, size - len(received))
-        if not part:
-            raise OSError("it ended over this payload")
-        received += part
-    return received
-
-
-def _wait(descriptor: int, event: int) -> None:
-    """Wait until a pipe can be read or written. Raises TimeoutError."""
-    poll = select.poll()
-    poll.register(descriptor, event)
-    if not poll.poll(TIMEOUT_S * 1000):
-        raise TimeoutError(f"it took longer than {TIMEOUT_S:g} s over this payload")
+    return json.loads(
+        child.exchange(process, body, what="payload", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX)
+    )
