@@ -23,6 +23,7 @@ COPY wal wal
 COPY src src
 COPY compaction compaction
 COPY spark spark
+COPY tables tables
 RUN /opt/anabranch/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt '.[node]' && \
     rm -rf /opt/anabranch/lib/python3.13/site-packages/pip /opt/anabranch/lib/python3.13/site-packages/pip-* \
         /opt/anabranch/bin/pip*
@@ -54,6 +55,7 @@ COPY wal wal
 COPY src src
 COPY compaction compaction
 COPY spark spark
+COPY tables tables
 COPY scripts scripts
 COPY docs/flights.toml docs/flights.ddl /lake/
 ENV ANABRANCH_CACHE=/opt/anabranch/cache SPARK_HOME=/usr/local/lib/python3.11/site-packages/pyspark \

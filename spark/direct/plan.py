@@ -12,24 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from anabranch.spark.direct.transactions import AbortedTransaction
+from anabranch.tables.ranges import PartitionRange
 
 TASK_BYTES_MIN: Final = 4 << 20
 TASK_BYTES_MAX: Final = 128 << 20
 INT64_MAX: Final = 2**63 - 1
 SLACK: Final = 1.25
 """Factor by which an object may exceed a task's share before it is cut."""
-
-
-class PartitionRange(NamedTuple):
-    """Offsets [start, end) of a partition that a task reads."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    end_offset: int
-    aborted: Sequence[AbortedTransaction] = ()
-    """Aborted transactions to leave out; empty if uncommitted records are read too."""
 
 
 class ObjectSlice(NamedTuple):

@@ -25,10 +25,10 @@ from anabranch.s3stream.object.reader import ObjectIndex, expect_object, index_t
 from anabranch.s3stream.read.io_plan import ByteRange, plan_gets
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.recycled import ReadBufferPool
-from anabranch.spark.direct.batches import BlockDecoder, RequestedBlock
 from anabranch.spark.direct.offsets import cut_slices, find_locations
 from anabranch.spark.direct.plan import INT64_MAX, ObjectSlice, ReadTask, join_neighbours
 from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.tables.blocks import BlockDecoder, RequestedBlock
 
 Result = TypeVar("Result")
 

@@ -43,19 +43,10 @@ from anabranch.spark.direct.options import COLUMNS, DataLossError, OptionError, 
 from anabranch.spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, ReadTask, plan_tasks
 from anabranch.spark.direct.worker import freeze_worker
 from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.tables.blocks import COLUMN_TYPES
 
 Result = TypeVar("Result")
 
-FORMAT_TYPES: Final = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
-}
 HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """True if this Spark (4.2 and newer) can limit the micro-batches of a Python source."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,7 +71,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         )
         if expected != found:
             raise OptionError(f"column {field.name}: expected type {expected}, found {found}")
-    return pa.schema([pa.field(field.name, FORMAT_TYPES[field.name], field.nullable) for field in schema.fields])
+    return pa.schema([pa.field(field.name, COLUMN_TYPES[field.name], field.nullable) for field in schema.fields])
 
 
 @dataclass(slots=True)

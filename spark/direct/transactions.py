@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
 
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.model import StreamInfo
+from anabranch.tables.ranges import AbortedTransaction
 
 SNAPSHOT_VERSION = 3
 _HEADS = {2: Struct(">Bqq"), 3: Struct(">Bqqq")}
@@ -22,14 +22,6 @@ _EPOCH = Struct(">iq")
 _COUNTS = Struct(">III")
 _OPEN = Struct(">qqq")
 _ABORTED = Struct(">qqqq")
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction. The producer's batches in [first, end) are left out."""
-
-    producer_id: int
-    first_offset: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,36 @@
-"""Decodes values one by one into Arrow columns, so that a bad record does not affect others.
+"""Spark's types and those of Arrow, which decoders know. All are nullable: see `tables.types`."""
 
-The types are Spark's, and all nullable: a table's columns outlive the schema versions that had them.
-"""
-
-from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from anabranch.spark.pipeline.registry import NotDecodableError
+from anabranch.tables.types import list_of, map_of
 
-DecodeValue = Callable[[bytes], Any]
-"""Decodes the bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""
-ERROR_CHARS_MAX = 500
+SCALARS = (BinaryType, BooleanType, ByteType, DateType, DecimalType, DoubleType, FloatType, IntegerType, LongType,
+           ShortType, StringType, TimestampNTZType, TimestampType)  # fmt: skip
+"""Types that decoders make."""
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 """Time zone of Spark's timestamp columns. Spark 4.2 requires it explicitly."""
 
@@ -25,42 +40,22 @@ def decoded_type(data: StructType) -> StructType:
     return StructType([StructField("data", data), StructField("error", StringType())])
 
 
-def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: StructType) -> pa.Array:
-    """Return an Arrow column of `decoded_type` from a column of binary values."""
-    rows: list[Any] = []
-    errors: list[str | None] = []
-    for value in values:
-        row, error = None, None
-        content = value.as_py() if hasattr(value, "as_py") else value
-        if content is not None:
-            try:
-                row = decode(content)
-            except NotDecodableError as failure:
-                error = str(failure)[:ERROR_CHARS_MAX]
-        rows.append(row)
-        errors.append(error)
-    return pa.StructArray.from_arrays(
-        [_to_arrow(rows, errors, arrow_type(data_type)), pa.array(errors, pa.string())], names=["data", "error"]
-    )
-
-
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type of a column of Spark."""
-    return to_arrow_type(kind, **_IN_UTC)
+    """Return the Arrow type of a column of Spark; null in place of scalars that decoders do not make."""
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(part.name, arrow_type(part.dataType)) for part in kind.fields])
+    if isinstance(kind, ArrayType):
+        return list_of(arrow_type(kind.elementType))
+    if isinstance(kind, MapType):
+        return map_of(arrow_type(kind.keyType), arrow_type(kind.valueType))
+    return to_arrow_type(kind, **_IN_UTC) if type(kind) in SCALARS else pa.null()
 
 
-def _to_arrow(rows: list[Any], errors: list[str | None], wanted: pa.DataType) -> pa.Array:
-    try:
-        return pa.array(rows, wanted)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        # One value does not fit its column: find it.
-        for index, row in enumerate(rows):
-            try:
-                pa.scalar(row, wanted)
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as failure:
-                rows[index] = None
-                errors[index] = f"a value does not fit its column: {failure}"[:ERROR_CHARS_MAX]
-        return pa.array(rows, wanted)
+def spark_type(kind: pa.StructType) -> StructType:
+    """Return the type of a decoder's columns as Spark's."""
+    found = from_arrow_type(kind, prefer_timestamp_ntz=True)
+    assert isinstance(found, StructType), "as it was"
+    return found
 
 
 def nullable(kind: DataType) -> DataType:

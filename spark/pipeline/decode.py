@@ -7,7 +7,7 @@ neither.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,37 +16,28 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from anabranch.spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
-from anabranch.spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from anabranch.spark.pipeline.arrow_values import arrow_type, decoded_type, nullable, spark_type
 from anabranch.spark.pipeline.errors import SettingError, UnusableSchema
-from anabranch.spark.pipeline.json_columns import JsonDecoder, check_json_type
-from anabranch.spark.pipeline.json_schema import parse_json_schema
-from anabranch.spark.pipeline.json_values import check_zone, json_reader
-from anabranch.spark.pipeline.protobuf import (
-    ProtobufDecoder,
-    descriptor_set,
-    find_message,
-    find_only_message,
-    message_names,
-    protobuf_type,
-    registered_set,
-)
-from anabranch.spark.pipeline.registry import (
-    HEADER_BYTES,
-    NotDecodableError,
-    RegisteredSchema,
-    RegistryError,
-    SchemaRegistry,
-    UnknownSchemaError,
-)
+from anabranch.spark.pipeline.json_schema import check_json_type, parse_json_schema
 from anabranch.spark.pipeline.schema_file import read_schema_file
 from anabranch.spark.pipeline.sections import DecodeSection
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import node_registry
+from anabranch.tables.decoding import (
+    NOT_UTF8,
+    DecodeColumn,
+    Decoder,
+    avro_decoder,
+    json_decoder,
+    protobuf_decoder,
+    schema_text,
+)
+from anabranch.tables.errors import NotDecodableError, RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.json_values import check_zone, json_reader
+from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
-NOT_UTF8 = "not valid UTF-8"
 NODE_HINT = (
     "; it is the node's at the default admin port, since the file names neither a schema_file nor a registry: set "
     "registry if the port is another one or has TLS"
@@ -176,25 +167,14 @@ def make_decoding(
     """
     if settings.format == "text":
         return _by_text(schema, strict=settings.strict)
-    registered = schema if isinstance(schema, RegisteredSchema) else None
-    if registered is not None and registered.kind != settings.format.upper():
-        raise SchemaError(f"the schema is {registered.kind}, but the format is {settings.format}")
-    if settings.format == "protobuf":
-        return _by_protobuf(settings, schema, registry, known)
-    text = registered.text if registered else _text(schema)
+    header = settings.has_header
     if settings.format == "avro":
-        reader = registered or RegisteredSchema(-1, "AVRO", text)
-        kind = avro_type(parse_avro(text, tuple(reader.references)))
-        return _by_arrow(kind, AvroDecoder(reader, registry, settings.has_header), schema)
+        return _by_arrow(avro_decoder(schema, registry, has_header=header), schema)
+    if settings.format == "protobuf":
+        made = protobuf_decoder(schema, registry, has_header=header, message=settings.message, known=known)
+        return _by_arrow(made, schema)
     by_json = _by_strict_json if settings.strict else _by_lenient_json
-    return by_json(parse_json_schema(text), schema, has_header=settings.has_header)
-
-
-def _text(schema: Any) -> str:
-    try:
-        return bytes(schema).decode()
-    except UnicodeDecodeError as error:
-        raise SchemaError(NOT_UTF8) from error
+    return by_json(parse_json_schema(schema_text(schema, "JSON")), schema, has_header=header)
 
 
 def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
@@ -208,27 +188,9 @@ def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
     return Decoding(StringType(), column, version)
 
 
-def _by_protobuf(
-    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None, known: str | None
-) -> Decoding:
-    if isinstance(schema, RegisteredSchema):
-        data, schema_id = registered_set(schema), schema.schema_id
-        if known not in [name.full for name in message_names(data).values()]:
-            known = None
-        wanted = settings.message or known
-        descriptor = find_message(data, wanted) if wanted else find_only_message(data)
-        decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header, registry, schema_id)
-    else:
-        data = descriptor_set(schema)
-        descriptor = find_message(data, settings.message)
-        decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header)
-    return replace(_by_arrow(protobuf_type(descriptor), decoder, schema), message=descriptor.full_name)
-
-
 def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
     check_json_type(kind)
-    schema = nullable(kind)
-    assert isinstance(schema, StructType), "as it was"
+    schema = spark_type(arrow_type(kind))
 
     def column(value: Column) -> Column:
         zone = SparkSession.active().conf.get("spark.sql.session.timeZone")
@@ -241,24 +203,9 @@ def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_
                 f"times without a zone cannot be decoded in spark.sql.session.timeZone {zone!r} ({error}): name a "
                 "region, such as Europe/Berlin, or UTC",
             ) from None
-        decoder = JsonDecoder(schema, zone)
-
-        def decode_texts(texts: pa.Array) -> pa.Array:
-            return decoder(texts)
-
-        decoded = _vectorised(decode_texts, decoded_type(schema))(_body_of(value, has_header=has_header))
-        return _demand_header(value, decoded, schema) if has_header else decoded
+        return _vectorised_decoder(json_decoder(arrow_type(schema), zone, has_header=has_header).column, schema)(value)
 
     return Decoding(schema, column, version)
-
-
-def _demand_header(value: Column, decoded: Column, schema: StructType) -> Column:
-    """Return what was decoded, or the error of `split_header` where the value has no header of a registry."""
-    beginning = f.lower(f.hex(f.substring(value, 1, HEADER_BYTES)))
-    parts = ("no schema header: ", f.octet_length(value), " bytes that begin with '", beginning, "'")
-    error = f.concat(*(f.lit(part) if isinstance(part, str) else part for part in parts))
-    wrong = (f.octet_length(value) < HEADER_BYTES) | ~beginning.startswith("00")
-    return f.when(wrong, f.struct(f.lit(None).cast(schema).alias("data"), error.alias("error"))).otherwise(decoded)
 
 
 def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
@@ -274,7 +221,7 @@ def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has
         return f.struct(data.alias("data"), f.when(wrong, f.lit(NOT_OF_SCHEMA)).alias("error"))
 
     def reasons(texts: pa.Array, errors: pa.Array) -> pa.Array:
-        read = json_reader(schema, "UTC")  # it cannot be pickled
+        read = json_reader(arrow_type(schema), "UTC")  # it cannot be pickled
 
         def reason_of(text: bytes | None, error: str | None) -> str | None:
             if error != NOT_OF_SCHEMA:
@@ -300,14 +247,16 @@ def _body_of(value: Column, *, has_header: bool) -> Column:
     return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
 
 
-def _by_arrow(kind: StructType, decode: DecodeValue, version: RegisteredSchema | bytes) -> Decoding:
-    schema = nullable(kind)
-    assert isinstance(schema, StructType), "as it was"
+def _by_arrow(decoder: Decoder, version: RegisteredSchema | bytes) -> Decoding:
+    schema = spark_type(decoder.kind)
+    return Decoding(schema, _vectorised_decoder(decoder.column, schema), version, decoder.message)
 
+
+def _vectorised_decoder(decode: DecodeColumn, schema: StructType) -> Callable[[Column], Column]:
     def decode_values(values: pa.Array) -> pa.Array:
-        return decode_column(values, decode, schema)
+        return decode(values)
 
-    return Decoding(schema, _vectorised(decode_values, decoded_type(schema)), version)
+    return _vectorised(decode_values, decoded_type(schema))
 
 
 def _vectorised(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from anabranch.spark.pipeline.decode import Decoding, RecordDecoder, RecordDecoding
 from anabranch.spark.pipeline.files import HadoopFolder
-from anabranch.spark.pipeline.registry import RegisteredSchema
 from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.tables.registry import RegisteredSchema
 
 FOLDER = "anabranch-schemas"
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tables": ("pyarrow", "numpy", "fastavro", "google.protobuf"),
     "s3": ("aiobotocore", "botocore"),
     "postgres": ("psycopg",),
     "console": ("aiohttp", "prometheus_client", "pydantic_core", "pydantic"),
@@ -21,7 +22,10 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "protobuf": ("google.protobuf", "grpc_tools"),
     "spark": ("pyspark", "py4j", "numpy", "pandas", "pyarrow"),
 }
-"""Names of the packages that an extra brings, as they are imported. Pydantic 1, which others may need, has no core."""
+"""Names of the packages that an extra brings, as they are imported. Of several with one, `missing` names the last.
+
+Pydantic 1, which others may need, has no core.
+"""
 _EXTRA_OF: Final[Mapping[str, str]] = {
     package.partition(".")[0]: extra for extra, packages in EXTRAS.items() for package in packages
 }
@@ -51,9 +55,10 @@ def needed(what: str) -> Iterator[None]:
         raise missing(what, package) from None
 
 
-def missing(what: str, package: str) -> MissingExtra:
-    """Return the error that `what` needs a package of an extra."""
-    return MissingExtra(f"{what} needs {package}, which is missing or too old: {install_command(_EXTRA_OF[package])}")
+def missing(what: str, package: str, extra: str | None = None) -> MissingExtra:
+    """Return the error that `what` needs a package of an extra, by default the last one that brings it."""
+    command = install_command(extra or _EXTRA_OF[package])
+    return MissingExtra(f"{what} needs {package}, which is missing or too old: {command}")
 
 
 def install_command(extra: str) -> str:

@@ -75,7 +75,7 @@ def show_each(things: Iterable[Any], show: "Callable[[Any, Console], None]", con
 
 def make_table(*names: str, right: Sequence[str] = (), whole: Sequence[str] = (), title: str | None = None) -> "Table":
     """Return a table without lines. Columns in `right` are numbers, those in `whole` are never wrapped."""
-    from anabranch.tables import TrimmedTable
+    from anabranch.text_tables import TrimmedTable
 
     table = TrimmedTable(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
     for name in names:
@@ -86,7 +86,7 @@ def make_table(*names: str, right: Sequence[str] = (), whole: Sequence[str] = ()
 
 def make_facts(facts: Iterable[tuple[str, str]]) -> "Table":
     """Return a table of names with their values, which may have markup."""
-    from anabranch.tables import TrimmedTable
+    from anabranch.text_tables import TrimmedTable
 
     table = TrimmedTable(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)

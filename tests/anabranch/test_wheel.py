@@ -17,7 +17,7 @@ from tests.support.wheel import PLUGIN_TEST, run
 ROOT = Path(__file__).parents[2]
 CONSOLE = "broker/operator/console/static"
 BASE = ("click", "cramjam", "crc32c", "sqlalchemy", "structlog")
-ROOMS = ("broker", "compaction", "protocol", "s3stream", "spark", "wal")
+ROOMS = ("broker", "compaction", "protocol", "s3stream", "spark", "tables", "wal")
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableT
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.records import Record, build_batch, decode_records, header_name_bytes
-from tests.spark.direct.test_records import decode as decode_directly
 from tests.support.admin_api import api_client
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, raw_client
+from tests.tables.test_records import decode as decode_directly
 
 TIME_MS = 1_700_000_000_000
 NAMES = (b"\xff\xfe", b"\xed\xa0\x80", b"", b"caf\xc3\xa9", b"\x00\x1b[31m")

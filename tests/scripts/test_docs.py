@@ -12,7 +12,9 @@ from tests.support.recipes import shown_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-FILE = re.compile(r"`((?:src|broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
+FILE = re.compile(
+    r"`((?:src|broker|protocol|s3stream|wal|compaction|spark|tables|benchmarks|scripts|tests|docs)/[\w/.]*)`"
+)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 QUOTED = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")

@@ -31,6 +31,7 @@ def docstrings(source: str) -> list[tuple[int, str]]:
         "wal",
         "compaction",
         "spark",
+        "tables",
         "tests",
         "scripts",
         "benchmarks",

@@ -37,7 +37,7 @@ def owners(folder: Path, verb: str) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", ["append", "seal"])
-@pytest.mark.parametrize("folder", ["src", "broker", "protocol", "s3stream", "wal", "compaction", "spark"])
+@pytest.mark.parametrize("folder", ["src", "broker", "protocol", "s3stream", "wal", "compaction", "spark", "tables"])
 def test_a_verb_has_few_owners_in_a_layer(folder: str, verb: str) -> None:
     found = owners(ROOT / folder, verb)
     assert len(found) <= OWNERS_MAX, sorted(found)

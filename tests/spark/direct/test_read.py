@@ -18,13 +18,13 @@ from anabranch.spark.direct.offsets import OpenedStorage, find_partitions, find_
 from anabranch.spark.direct.options import parse_options
 from anabranch.spark.direct.plan import INT64_MAX, ReadTask
 from anabranch.spark.direct.read import ObjectGoneError, read_task
-from anabranch.spark.direct.readers import FORMAT_TYPES
 from anabranch.spark.storage import StorageLocation
+from anabranch.tables.blocks import COLUMN_TYPES
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
 from tests.support.waiting import wait_until
 
-SCHEMA = pa.schema([pa.field(name, FORMAT_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
+SCHEMA = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
 OBJECTS = 10
 """More than a task has under way at once."""
 

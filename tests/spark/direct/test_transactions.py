@@ -10,7 +10,8 @@ from anabranch.broker.kafka.partitions.snapshot import SNAPSHOT_VERSION
 from anabranch.broker.kafka.partitions.transactions import PartitionTransactions
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.model import StreamInfo
-from anabranch.spark.direct.transactions import AbortedTransaction, SnapshotTransactions, read_transactions
+from anabranch.spark.direct.transactions import SnapshotTransactions, read_transactions
+from anabranch.tables.ranges import AbortedTransaction
 
 
 def stream(snapshot: bytes, start: int = 0, end: int = 100) -> StreamInfo:

@@ -19,17 +19,27 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.message_factory import GetMessageClass
 from pyspark import cloudpickle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from anabranch.broker.node.settings.known import ADMIN_PORT
 from anabranch.broker.operator.admin.paths import REGISTRY_PREFIX
 from anabranch.spark.pipeline import source_options
-from anabranch.spark.pipeline.arrow_values import decode_column, nullable
-from anabranch.spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro, safe_bytes
 from anabranch.spark.pipeline.decode import DecoderFactory, RecordDecoder, make_decoding, open_registry
 from anabranch.spark.pipeline.errors import PipelineError
-from anabranch.spark.pipeline.json_schema import parse_json_schema
-from anabranch.spark.pipeline.protobuf import (
+from anabranch.spark.pipeline.json_schema import check_json_type, parse_json_schema
+from anabranch.spark.pipeline.sections import DecodeSection, SourceSection
+from anabranch.tables.avro import AvroDecoder, avro_type, parse_avro, safe_bytes
+from anabranch.tables.errors import NotDecodableError, RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.protobuf import (
     ProtobufDecoder,
     descriptor_set,
     find_message,
@@ -37,15 +47,9 @@ from anabranch.spark.pipeline.protobuf import (
     registered_set,
     split_indexes,
 )
-from anabranch.spark.pipeline.registry import (
-    NotDecodableError,
-    RegisteredSchema,
-    RegistryError,
-    SchemaRegistry,
-    UnknownSchemaError,
-    split_header,
-)
-from anabranch.spark.pipeline.sections import DecodeSection, SourceSection
+from anabranch.tables.registry import RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.types import nullable, type_name
+from anabranch.tables.values import decode_column
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
 from tests.support.wheel import ROOT
@@ -86,7 +90,7 @@ def test_every_avro_type_has_a_column() -> None:
     ]}  # fmt: skip
     text = json.dumps(schema)
     kind = avro_type(parse_avro(text))
-    assert kind.simpleString() == (
+    assert type_name(kind) == (
         "struct<time:timestamp,clock:bigint,price:decimal(9,2),id:string,kind:string,again:string,"
         "tags:map<string,array<int>>,wide:bigint,inner:struct<x:float>,raw:binary>"
     )
@@ -217,7 +221,7 @@ def test_avro_references_and_credentials() -> None:
         registry = open_registry(settings, "decode", {"CREDENTIALS": "me:secret"})
         assert registry is not None
         schema = registry.latest("trips-value")
-        assert avro_type(parse_avro(schema.text, tuple(schema.references))).simpleString() == (
+        assert type_name(avro_type(parse_avro(schema.text, tuple(schema.references)))) == (
             "struct<to:struct<city:string>>"
         )
         with pytest.raises(PipelineError, match="the environment has no CREDENTIALS"):
@@ -243,7 +247,7 @@ def descriptor() -> FileDescriptorSet:
     entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
     single, many = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED
-    for name, number, type_, label, type_name in (
+    for name, number, type_, label, inner in (
         ("carrier", 1, Field.TYPE_STRING, single, ""),
         ("delay", 2, Field.TYPE_SINT32, single, ""),
         ("big", 3, Field.TYPE_UINT64, single, ""),
@@ -253,7 +257,7 @@ def descriptor() -> FileDescriptorSet:
         ("others", 7, Field.TYPE_MESSAGE, many, ".air.Other"),
         ("raw", 8, Field.TYPE_BYTES, single, ""),
     ):
-        flight.field.add(name=name, number=number, type=type_, label=label, type_name=type_name or None)
+        flight.field.add(name=name, number=number, type=type_, label=label, type_name=inner or None)
     return FileDescriptorSet(file=[file])
 
 
@@ -261,7 +265,7 @@ def test_protobuf_by_a_descriptor_set() -> None:
     data = descriptor_set(descriptor().SerializeToString())
     message = find_message(data, "air.Flight")
     kind = protobuf_type(message)
-    assert kind.simpleString() == (
+    assert type_name(kind) == (
         "struct<carrier:string,delay:int,big:decimal(20,0),kind:string,at:timestamp,tags:map<string,bigint>,"
         "others:array<struct<x:int>>,raw:binary>"
     )
@@ -396,7 +400,7 @@ def value_descriptor() -> FileDescriptorSet:
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
-    for number, (name, type_, type_name) in enumerate(
+    for number, (name, type_, inner) in enumerate(
         [
             ("inner", Field.TYPE_MESSAGE, ".air.Inner"),
             ("duration", Field.TYPE_MESSAGE, ".google.protobuf.Duration"),
@@ -413,7 +417,7 @@ def value_descriptor() -> FileDescriptorSet:
         1,
     ):
         label = Field.LABEL_REPEATED if name == "m" else Field.LABEL_OPTIONAL
-        values.field.add(name=name, number=number, type=type_, label=label, type_name=type_name)
+        values.field.add(name=name, number=number, type=type_, label=label, type_name=inner)
     return FileDescriptorSet(file=[file])
 
 
@@ -672,8 +676,9 @@ def test_the_registry_of_a_node_is_at_its_admin_port() -> None:
 
 
 def test_everything_becomes_nullable() -> None:
-    kind = avro_type(parse_avro(json.dumps(PLAIN)))
-    assert all(field.nullable for field in nullable(kind).fields)  # type: ignore[attr-defined] # a struct stays one
+    inner = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    kind = pa.struct([pa.field("a", pa.list_(pa.field("item", inner, nullable=False)), nullable=False)])
+    assert str(nullable(kind)) == "struct<a: list<element: struct<x: int32>>>"
 
 
 def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None:
@@ -698,3 +703,15 @@ def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None
     assert decoders.current() is second
     with pytest.raises(PipelineError, match="does not answer"):
         DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value")).current()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ArrayType(VariantType()), "c: strict JSON has no variant"),
+        (MapType(IntegerType(), StringType()), "c: strict JSON has no map<int,string>"),
+    ],
+)
+def test_types_that_strict_json_does_not_have_are_refused(kind: DataType, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        check_json_type(StructType([StructField("c", kind)]))

@@ -1,4 +1,4 @@
-"""Protobuf values: a message's descriptor as Spark's type, and a decoder for tasks.
+"""Protobuf values: a message's descriptor as a type of columns, and a decoder.
 
 A schema file is a descriptor set (`protoc --include_imports --descriptor_set_out`). A registry returns descriptors with
 `format=serialized`. Fields without presence have their default when they were not sent, as in every language; messages,
@@ -16,36 +16,16 @@ from decimal import Decimal
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from anabranch.spark.pipeline.avro import SchemaError
-from anabranch.spark.pipeline.registry import (
-    NotDecodableError,
-    RegisteredSchema,
-    SchemaRegistry,
-    UnknownSchemaError,
-    split_header,
-)
+from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
+from anabranch.tables.registry import RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.types import TIMESTAMP, list_of, map_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Convert = Callable[[Any], Any]
@@ -54,15 +34,17 @@ _WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
-_CPP: dict[str, tuple[DataType, Convert]] = {
-    "int32": (IntegerType(), int), "int64": (LongType(), int), "uint32": (LongType(), int),
-    "uint64": (DecimalType(20, 0), Decimal), "double": (DoubleType(), float), "float": (FloatType(), float),
-    "bool": (BooleanType(), bool),
+_CPP: dict[str, tuple[pa.DataType, Convert]] = {
+    "int32": (pa.int32(), int), "int64": (pa.int64(), int), "uint32": (pa.int64(), int),
+    "uint64": (pa.decimal128(20, 0), Decimal), "double": (pa.float64(), float), "float": (pa.float32(), float),
+    "bool": (pa.bool_(), bool),
 }  # fmt: skip
 _CPP_NAMES = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 5: "double", 6: "float", 7: "bool"}
 _CPP_ENUM, _CPP_STRING, _CPP_MESSAGE = 8, 9, 10
 _TYPE_BYTES = 12
 _LISTED_CHARS_MAX = 300
+WRITERS_MAX = 1_000
+"""Schemas that records were written with, or reasons why one is unknown, that are kept."""
 
 
 def descriptor_set(data: bytes) -> bytes:
@@ -137,10 +119,10 @@ def message_names(data: bytes) -> dict[tuple[int, ...], MessageName]:
     return found
 
 
-def protobuf_type(descriptor: Any) -> StructType:
+def protobuf_type(descriptor: Any) -> pa.StructType:
     """Return the columns of a message. Raises SchemaError."""
     kind, _ = _message(descriptor, ())
-    assert isinstance(kind, StructType), "a message of its own"
+    assert pa.types.is_struct(kind), "a message of its own"
     return kind
 
 
@@ -193,12 +175,14 @@ class ProtobufDecoder:
         """Return the names of the messages in a writer's schema. Raises NotDecodableError and RegistryError."""
         if self.registry is None:
             schema_id = self.schema_id
-        if schema_id not in self._writers:
+        writer = self._writers.get(schema_id)
+        if writer is None:
             try:
-                self._writers[schema_id] = message_names(self._descriptors_of(schema_id))
+                writer = message_names(self._descriptors_of(schema_id))
             except (UnknownSchemaError, SchemaError) as error:
-                self._writers[schema_id] = error
-        writer = self._writers[schema_id]
+                writer = error
+            if len(self._writers) < WRITERS_MAX:
+                self._writers[schema_id] = writer
         if isinstance(writer, Exception):
             raise NotDecodableError(str(writer))
         return writer
@@ -279,19 +263,19 @@ def _add_well_known(pool: DescriptorPool, name: str) -> None:
             pool.Add(proto)
 
 
-def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
-        return TimestampType(), _timestamp
+        return TIMESTAMP, _timestamp
     if name in _AS_JSON:
-        return StringType(), lambda m: json_format.MessageToJson(m, indent=None)
+        return pa.string(), lambda m: json_format.MessageToJson(m, indent=None)
     if name in _WRAPPERS:
         kind, convert = _single(descriptor.fields_by_name["value"], inside)
         return kind, lambda m: convert(m.value)
     if name in inside:
         raise SchemaError(f"{name} contains itself, which a table cannot")
     parts = [(part.name, *_field(part, (*inside, name))) for part in descriptor.fields]
-    kind = StructType([StructField(part_name, part_kind) for part_name, part_kind, _ in parts])
+    kind = pa.struct([pa.field(part_name, part_kind) for part_name, part_kind, _ in parts])
 
     def convert_all(m: Any) -> Any:
         try:
@@ -306,7 +290,7 @@ class _WrongField(NotDecodableError):
     """A value that has no column. The text begins with its field."""
 
 
-def _wrong_field(message: Any, parts: Sequence[tuple[str, DataType, Convert]]) -> _WrongField:
+def _wrong_field(message: Any, parts: Sequence[tuple[str, pa.DataType, Convert]]) -> _WrongField:
     """Return the error of the first field that cannot be converted."""
     for name, _, get in parts:
         try:
@@ -325,17 +309,17 @@ def _timestamp(message: Any) -> datetime:
     return EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
-def _field(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+def _field(part: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
     """Return the type of a field, and a function that gets it from a message."""
     name = part.name
     if part.message_type is not None and part.message_type.GetOptions().map_entry:
         entry = part.message_type.fields_by_name
         key_kind, key = _single(entry["key"], inside)
         value_kind, value = _single(entry["value"], inside)
-        return MapType(key_kind, value_kind), lambda m: [(key(k), value(v)) for k, v in getattr(m, name).items()]
+        return map_of(key_kind, value_kind), lambda m: [(key(k), value(v)) for k, v in getattr(m, name).items()]
     kind, convert = _single(part, inside)
     if part.is_repeated:
-        return ArrayType(kind), lambda m: [convert(item) for item in getattr(m, name)]
+        return list_of(kind), lambda m: [convert(item) for item in getattr(m, name)]
     if part.has_presence:
         return kind, lambda m: convert(getattr(m, name)) if m.HasField(name) else None
     return kind, lambda m: convert(getattr(m, name))
@@ -346,12 +330,12 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _single(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+def _single(part: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
     if part.cpp_type == _CPP_MESSAGE:
         return _message(part.message_type, inside)
     if part.cpp_type == _CPP_ENUM:
         names = {number: value.name for number, value in part.enum_type.values_by_number.items()}
-        return StringType(), lambda number: names.get(number, str(number))
+        return pa.string(), lambda number: names.get(number, str(number))
     if part.cpp_type == _CPP_STRING:
-        return (BinaryType(), bytes) if part.type == _TYPE_BYTES else (StringType(), _text)
+        return (pa.binary(), bytes) if part.type == _TYPE_BYTES else (pa.string(), _text)
     return _CPP[_CPP_NAMES[part.cpp_type]]

@@ -15,8 +15,12 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from anabranch.tables.errors import NotDecodableError, RegistryError, UnknownSchemaError
+
 TIMEOUT_S = 10
 REFERENCES_MAX = 100
+UNKNOWN_MAX = 100
+"""Ids that the registry does not have, after which further ones are not looked up: records may name any number."""
 HEADER_BYTES = 5
 
 
@@ -28,18 +32,6 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 _OPENER = build_opener(_NoRedirects)
-
-
-class RegistryError(Exception):
-    """The registry failed or gave an unexpected answer. The text names it."""
-
-
-class UnknownSchemaError(Exception):
-    """The registry has no such schema or subject."""
-
-
-class NotDecodableError(ValueError):
-    """An invalid record. The text is stored with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +54,42 @@ class SchemaRegistry:
     url: str
     credentials: str | None = None
     """`user:password`."""
-    _by_id: dict[int, RegisteredSchema] = field(default_factory=dict)
+    _known: dict[tuple[int, bool], RegisteredSchema] = field(default_factory=dict)
+    """By id, and by whether a schema of protobuf is serialised."""
+    _unknown: set[int] = field(default_factory=set)
 
     def latest(self, subject: str, *, protobuf: bool = False) -> RegisteredSchema:
         """Return the newest version of a subject. Raises RegistryError and UnknownSchemaError."""
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
         schema_id = int(answer["id"])
-        if schema_id not in self._by_id:
-            self._by_id[schema_id] = self._complete(schema_id, answer, protobuf=protobuf)
-        return self._by_id[schema_id]
+        return self._known.get((schema_id, protobuf)) or self._complete(schema_id, answer, protobuf=protobuf)
 
     def by_id(self, schema_id: int, *, protobuf: bool = False) -> RegisteredSchema:
         """Return a schema. Raises RegistryError and UnknownSchemaError."""
-        if schema_id not in self._by_id:
+        if (found := self._known.get((schema_id, protobuf))) is not None:
+            return found
+        if schema_id not in self._unknown and len(self._unknown) >= UNKNOWN_MAX:
+            raise UnknownSchemaError(f"schema {schema_id} is one of more than {UNKNOWN_MAX} unknown ones")
+        try:
             answer = self._get(f"/schemas/ids/{schema_id}")
-            self._by_id[schema_id] = self._complete(schema_id, answer, protobuf=protobuf)
-        return self._by_id[schema_id]
+        except UnknownSchemaError:
+            self._unknown.add(schema_id)
+            raise
+        return self._complete(schema_id, answer, protobuf=protobuf)
 
     def _complete(self, schema_id: int, answer: dict[str, Any], *, protobuf: bool) -> RegisteredSchema:
         kind = str(answer.get("schemaType") or "AVRO")
         # Only protobuf has a serialised form: a registry may fail when it is asked for that of another kind.
-        protobuf = protobuf and kind == "PROTOBUF"
+        serialised = protobuf and kind == "PROTOBUF"
         references: dict[str, str] = {}
-        self._collect(answer.get("references") or [], references, protobuf=protobuf)
+        self._collect(answer.get("references") or [], references, protobuf=serialised)
         text = str(answer["schema"])
-        if protobuf:
+        if serialised:
             text = str(self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"])
-        return RegisteredSchema(schema_id, kind, text, tuple(references.items()))
+        found = RegisteredSchema(schema_id, kind, text, tuple(references.items()))
+        for each in (protobuf,) if kind == "PROTOBUF" else (False, True):
+            self._known[schema_id, each] = found
+        return found
 
     def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], *, protobuf: bool) -> None:
         for reference in wanted:
@@ -105,7 +106,7 @@ class SchemaRegistry:
 
     def _get(self, path: str) -> dict[str, Any]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the URL is from the pipeline's file
+        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the URL is from the settings
         if self.credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
         try:

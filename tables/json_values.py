@@ -15,32 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
-from anabranch.spark.pipeline.registry import NotDecodableError
+from anabranch.tables.errors import NotDecodableError
+from anabranch.tables.types import TIMESTAMP, type_name
 
 FOUND_CHARS_MAX = 40
-INTEGER_BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-SCALARS = (*INTEGER_BITS, BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, StringType,
-           TimestampNTZType, TimestampType)  # fmt: skip
+INTEGER_BITS: Mapping[Any, int] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
 """A number of JSON, with an exponent that a decimal may have."""
 NUMBER_LENGTH_MAX = 400
@@ -111,7 +91,7 @@ class _End(Exception):
     """A scalar that does not fit its type. The text is the end of the reason, where that is not obvious."""
 
 
-def json_reader(schema: StructType, zone: str) -> Callable[[bytes], Any]:
+def json_reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Any]:
     """Return a function that returns a text as a dict for Arrow, or raises NotDecodableError.
 
     `zone` is that of times without one.
@@ -142,14 +122,14 @@ def json_reader(schema: StructType, zone: str) -> Callable[[bytes], Any]:
     return decode
 
 
-def _reader(kind: DataType, zone: str) -> Read:
-    if isinstance(kind, StructType):
+def _reader(kind: pa.DataType, zone: str) -> Read:
+    if pa.types.is_struct(kind):
         return _of_struct(kind, zone)
-    if isinstance(kind, ArrayType):
+    if pa.types.is_list(kind):
         return _of_array(kind, zone)
-    if isinstance(kind, MapType):
+    if pa.types.is_map(kind):
         return _of_map(kind, zone)
-    if isinstance(kind, StringType):
+    if pa.types.is_string(kind):
         return lambda found: _whole(found if isinstance(found, str) else _written(found))
     scalar = _scalar(kind, zone)
 
@@ -162,8 +142,8 @@ def _reader(kind: DataType, zone: str) -> Read:
     return read
 
 
-def _unexpected(kind: DataType, found: Any, end: str = "") -> _Misfit:
-    return _Misfit(f"expected {kind.simpleString()}, found {_described(found)}{end}")
+def _unexpected(kind: pa.DataType, found: Any, end: str = "") -> _Misfit:
+    return _Misfit(f"expected {type_name(kind)}, found {_described(found)}{end}")
 
 
 def _inside(place: str, read: Read, found: Any) -> Any:
@@ -175,8 +155,8 @@ def _inside(place: str, read: Read, found: Any) -> Any:
         raise
 
 
-def _of_struct(kind: StructType, zone: str) -> Read:
-    parts = [(part.name, f".{part.name}", _reader(part.dataType, zone)) for part in kind.fields]
+def _of_struct(kind: pa.StructType, zone: str) -> Read:
+    parts = [(part.name, f".{part.name}", _reader(part.type, zone)) for part in kind]
 
     def read(found: Any) -> Any:
         if type(found) is not Object:
@@ -186,8 +166,8 @@ def _of_struct(kind: StructType, zone: str) -> Read:
     return read
 
 
-def _of_array(kind: ArrayType, zone: str) -> Read:
-    element = _reader(kind.elementType, zone)
+def _of_array(kind: pa.ListType, zone: str) -> Read:
+    element = _reader(kind.value_type, zone)
 
     def read(found: Any) -> Any:
         if type(found) is not list:
@@ -197,8 +177,8 @@ def _of_array(kind: ArrayType, zone: str) -> Read:
     return read
 
 
-def _of_map(kind: MapType, zone: str) -> Read:
-    value = _reader(kind.valueType, zone)
+def _of_map(kind: pa.MapType, zone: str) -> Read:
+    value = _reader(kind.item_type, zone)
 
     def read(found: Any) -> Any:
         if type(found) is not Object:
@@ -228,20 +208,20 @@ def _written(found: Any) -> str:
     return json.dumps(found, ensure_ascii=False)
 
 
-def _scalar(kind: DataType, zone: str) -> Read:
+def _scalar(kind: pa.DataType, zone: str) -> Read:
     """Return a function for values of a scalar type, which raises _End."""
-    if isinstance(kind, BooleanType):
+    if pa.types.is_boolean(kind):
         return _boolean
-    if isinstance(kind, DecimalType):
+    if pa.types.is_decimal(kind):
         return lambda found: _decimal(found, kind)
-    if isinstance(kind, DoubleType | FloatType):
-        return _double if isinstance(kind, DoubleType) else _float
-    if (bits := INTEGER_BITS.get(type(kind))) is not None:
+    if pa.types.is_floating(kind):
+        return _double if kind == pa.float64() else _float
+    if (bits := INTEGER_BITS.get(kind)) is not None:
         limit = 1 << (bits - 1)
         return lambda found: _integer(found, limit)
-    if isinstance(kind, BinaryType):
+    if pa.types.is_binary(kind):
         return _bytes
-    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         return lambda found: _time(found, kind, zone)
     # Others are only in schemas that need not be strict: Spark has refused something else.
     return lambda found: found
@@ -278,7 +258,7 @@ def from_base64(text: str) -> bytes:
     return content
 
 
-def _decimal(found: Any, kind: DecimalType) -> Decimal:
+def _decimal(found: Any, kind: pa.Decimal128Type) -> Decimal:
     if not isinstance(found, str) or len(found) > NUMBER_LENGTH_MAX or not re.fullmatch(NUMBER, found):
         raise _End
     value = _EXACT.create_decimal(found).normalize(_EXACT)
@@ -320,20 +300,20 @@ def _checked(text: str, value: float, shortest: str) -> float:
     return value
 
 
-def _time(found: Any, kind: DataType, zone: str) -> date | datetime:
+def _time(found: Any, kind: pa.DataType, zone: str) -> date | datetime:
     if type(found) is Number:
         raise _End(", which does not say its unit")
     if type(found) is not str:
         raise _End
     try:
-        if isinstance(kind, DateType):
+        if pa.types.is_date32(kind):
             if re.fullmatch(DATE, found):
                 return date.fromisoformat(found)
             raise _End
         is_local = bool(re.fullmatch(LOCAL_TIME, found))
-        if is_local or (isinstance(kind, TimestampType) and re.fullmatch(LOCAL_TIME + ZONE, found)):
+        if is_local or (kind == TIMESTAMP and re.fullmatch(LOCAL_TIME + ZONE, found)):
             time = datetime.fromisoformat(found.upper())
-            if isinstance(kind, TimestampNTZType):
+            if kind != TIMESTAMP:
                 return time
             if is_local:
                 moment: datetime = in_zone(pa.scalar(time, pa.timestamp("us")), zone).as_py()

@@ -3,6 +3,9 @@
 It processes a whole read at a time. The headers of all batches are parsed as arrays. Batches without requested records
 are dropped before their records are touched: markers, aborted transactions, other offsets, too old. The records of the
 others are decoded together. Uncompressed batches are decoded in place.
+
+A producer may send a batch whose records cannot be decoded: nodes check its header only. It stops a reader who does not
+ask for the column `error`; to one who does it is a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +24,21 @@ from anabranch.protocol.batch import (
     TRANSACTIONAL_MASK,
 )
 from anabranch.protocol.compression import compression_of, decompress
+from anabranch.protocol.errors import InvalidRecord, KafkaError
 from anabranch.s3stream.errors import CorruptObject
-from anabranch.s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
+from anabranch.s3stream.object.format import (
+    BATCH_HEADER,
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    INT64_MAX,
+    IndexEntry,
+    check_block,
+    corrupt,
+)
 from anabranch.s3stream.store.recycled import ReadBufferPool
-from anabranch.spark.direct.plan import INT64_MAX, PartitionRange
-from anabranch.spark.direct.records import (
+from anabranch.tables.ranges import PartitionRange
+from anabranch.tables.records import (
+    MS_MAX,
     BatchBodies,
     Bools,
     Bytes,
@@ -37,12 +50,25 @@ from anabranch.spark.direct.records import (
     repeat_text,
     timestamps,
 )
+from anabranch.tables.types import TIMESTAMP, list_of
 
 UNFOLDED_BYTES_MAX: Final = 16 << 20
 """Compressed batches are decompressed up to this size, or one batch, at a time."""
 COMPRESSION_MASK: Final = 7
 ROWS_MAX: Final = 131_072
-"""Maximum rows of an Arrow batch, which bounds Spark's memory for a task."""
+"""Maximum rows of an Arrow batch, which bounds the memory of a task."""
+COLUMN_TYPES: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "timestampType": pa.int32(),
+    "headers": list_of(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    "error": pa.string(),
+}
+"""Columns that a decoder makes, named as in the Kafka source of Spark, and `error`."""
 
 _BLOCK_BATCH = np.dtype([("base", "<i8"), ("end", "<i8"), ("timestamp", "<i8"), ("count", "<u4"), ("bytes", "<u4")])
 _BATCH_HEAD = np.dtype([
@@ -78,7 +104,7 @@ class _BatchHeaders:
 
 
 class BlockDecoder:
-    """Decodes blocks into Arrow batches with the columns of `schema`, named as in the Kafka source."""
+    """Decodes blocks into Arrow batches with the columns of `schema`, some of `COLUMN_TYPES`."""
 
     def __init__(self, schema: pa.Schema, memory: ReadBufferPool, *, timestamp_ms_min: int = -INT64_MAX) -> None:
         """Create a decoder, whose values are in `memory`.
@@ -88,9 +114,13 @@ class BlockDecoder:
         self._schema = schema
         self._memory = memory
         self._timestamp_ms_min = timestamp_ms_min
+        self._shows_errors = "error" in schema.names
 
     def decode(self, data: memoryview, blocks: Sequence[RequestedBlock], *, where: str) -> Iterator[pa.RecordBatch]:
-        """Yield the requested records of the blocks of a read. Raises CorruptObject, KafkaError."""
+        """Yield the requested records of the blocks of a read, those of compressed batches last.
+
+        Raises CorruptObject, and KafkaError if the schema has no `error`.
+        """
         heads = _read_batch_headers(data, blocks, where)
         keep = _choose(heads, blocks, self._timestamp_ms_min)
         plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
@@ -101,8 +131,16 @@ class BlockDecoder:
         folded = np.flatnonzero(keep & ~plain)
         begin = 0
         while begin < len(folded):
-            at, buffer, bounds = _decompress(data, heads, folded[begin:])
-            yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
+            try:
+                at, buffer, bounds = _decompress(data, heads, folded[begin:])
+            except KafkaError as error:
+                if not self._shows_errors:
+                    raise
+                at = folded[begin : begin + 1]
+                bodies = _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at])
+                yield self._broken(data, bodies, blocks, error)
+            else:
+                yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
             begin += len(at)
 
     def _emit(self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock]) -> Iterator[pa.RecordBatch]:
@@ -120,6 +158,24 @@ class BlockDecoder:
     def _columns(
         self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
     ) -> Iterator[pa.RecordBatch]:
+        try:
+            found = self._decode(data, array, bodies, blocks)
+        except InvalidRecord as error:
+            if not self._shows_errors:
+                raise
+            count = len(bodies.records)
+            if count == 1:
+                yield self._broken(data, bodies, blocks, error)
+                return
+            for some in (slice(count // 2), slice(count // 2, count)):
+                yield from self._columns(data, array, BatchBodies(*(column[some] for column in bodies)), blocks)
+            return
+        if found is not None:
+            yield found
+
+    def _decode(
+        self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
+    ) -> pa.RecordBatch | None:
         records = decode_records(array, bodies)
         source = bodies.source[records.batch]
         low = np.array([block.partition_range.start_offset for block in blocks], np.int64)[source]
@@ -129,9 +185,28 @@ class BlockDecoder:
             records = records.select(inside)
             source = source[inside]
         if not len(records):
-            return
-        columns = {field.name: self._column(field, data, records, bodies, blocks, source) for field in self._schema}
-        yield pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
+            return None
+        columns = [self._column(field, data, records, bodies, blocks, source) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _broken(
+        self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock], error: KafkaError
+    ) -> pa.RecordBatch:
+        """Return the row of a batch whose records cannot be decoded: its value is their bytes."""
+        wanted = blocks[int(bodies.source[0])].partition_range
+        time = int(bodies.base_timestamp[0] if bodies.append_time[0] < 0 else bodies.append_time[0])
+        row = {
+            "value": bytes(data[int(bodies.start[0]) : int(bodies.end[0])]),
+            "topic": wanted.topic,
+            "partition": wanted.partition,
+            "offset": max(int(bodies.base_offset[0]), wanted.start_offset),
+            "timestamp": None if abs(time) > MS_MAX else time * 1000,
+            "timestampType": int(bodies.append_time[0] >= 0),
+            "error": f"the batch cannot be decoded: {error}",
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array([row.get(field.name)], field.type) for field in self._schema], schema=self._schema
+        )
 
     def _column(
         self,
@@ -144,24 +219,44 @@ class BlockDecoder:
     ) -> pa.Array:
         match field.name:
             case "key":
-                return gather(data, records.key_start, records.key_bytes, field.type, self._memory)
+                found = gather(data, records.key_start, records.key_bytes, field.type, self._memory)
             case "value":
-                return gather(data, records.value_start, records.value_bytes, field.type, self._memory)
+                found = gather(data, records.value_start, records.value_bytes, field.type, self._memory)
             case "topic":
                 names = list(dict.fromkeys(block.partition_range.topic for block in blocks))
                 which = np.array([names.index(block.partition_range.topic) for block in blocks], np.int64)
-                return repeat_text(names, which[source])
+                found = repeat_text(names, which[source])
             case "partition":
                 partitions = np.array([block.partition_range.partition for block in blocks], np.int32)
-                return pa.array(partitions[source])
+                found = pa.array(partitions[source])
             case "offset":
-                return pa.array(records.offset)
+                found = pa.array(records.offset)
             case "timestamp":
-                return timestamps(records, field.type)
+                found = (_times if self._shows_errors else timestamps)(records, field.type)
+            case "error":
+                found = _time_errors(records)
             case "timestampType":
-                return pa.array((bodies.append_time[records.batch] >= 0).astype(np.int32))
+                found = pa.array((bodies.append_time[records.batch] >= 0).astype(np.int32))
             case _:
-                return gather_headers(records, bodies, field.type, self._memory)
+                found = gather_headers(records, bodies, field.type, self._memory)
+        return found
+
+
+def _times(records: RecordColumns, kind: pa.DataType) -> pa.Array:
+    """Return the records' times in microseconds, null where one does not fit."""
+    ms = np.clip(records.timestamp_ms, -MS_MAX, MS_MAX)
+    return pa.array(ms * 1000, mask=ms != records.timestamp_ms).cast(kind)
+
+
+def _time_errors(records: RecordColumns) -> pa.Array:
+    """Return an error for each record whose time is null because it does not fit, and null for others."""
+    wrong = np.flatnonzero((records.timestamp_ms > MS_MAX) | (records.timestamp_ms < -MS_MAX))
+    if not len(wrong):
+        return pa.nulls(len(records), pa.string())
+    errors: list[str | None] = [None] * len(records)
+    for at in wrong.tolist():
+        errors[at] = f"a timestamp of {records.timestamp_ms[at]} ms, which does not fit in microseconds"
+    return pa.array(errors, pa.string())
 
 
 def _read_batch_headers(data: memoryview, blocks: Sequence[RequestedBlock], where: str) -> _BatchHeaders:
@@ -242,13 +337,19 @@ def _bodies(heads: _BatchHeaders, at: Int64s, start: Int64s, end: Int64s) -> Bat
 def _decompress(data: memoryview, heads: _BatchHeaders, at: Int64s) -> tuple[Int64s, bytes, Int64s]:
     """Decompress the first of the batches at `at`.
 
-    Returns the indexes of those that were decompressed, their records in one buffer, and the bounds of each.
+    Returns the indexes of those that were decompressed, their records in one buffer, and the bounds of each. Raises
+    KafkaError if the very first cannot be.
     """
     slices: list[Any] = []
     bounds = [0]
     for number in at.tolist():
         body = data[int(heads.start[number]) + HEADER_BYTES : int(heads.end[number])]
-        slices.append(decompress(compression_of(int(heads.fields["attributes"][number])), body))
+        try:
+            slices.append(decompress(compression_of(int(heads.fields["attributes"][number])), body))
+        except KafkaError:
+            if not slices:
+                raise
+            break  # it is the first of the next call
         bounds.append(bounds[-1] + len(slices[-1]))
         if bounds[-1] >= UNFOLDED_BYTES_MAX:
             break

@@ -7,7 +7,8 @@ from threading import Thread
 
 import pytest
 
-from anabranch.spark.pipeline.registry import RegistryError, SchemaRegistry
+from anabranch.tables.errors import RegistryError
+from anabranch.tables.registry import SchemaRegistry
 from tests.spark.pipeline.registry_server import running_registry
 
 

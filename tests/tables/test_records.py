@@ -14,8 +14,8 @@ from anabranch.protocol.errors import InvalidRecord, KafkaError
 from anabranch.protocol.records import Record, build_batch
 from anabranch.protocol.records import decode_records as decode_singly
 from anabranch.s3stream.store.recycled import ReadBufferPool
-from anabranch.spark.direct.readers import FORMAT_TYPES
-from anabranch.spark.direct.records import (
+from anabranch.tables.blocks import COLUMN_TYPES
+from anabranch.tables.records import (
     BatchBodies,
     decode_records,
     gather,
@@ -47,7 +47,7 @@ def decode(batches: Sequence[bytes]) -> list[Row]:
     found = decode_records(np.frombuffer(data, np.uint8), bodies)
     keys = gather(data, found.key_start, found.key_bytes, pa.binary(), memory).to_pylist()
     values = gather(data, found.value_start, found.value_bytes, pa.binary(), memory).to_pylist()
-    headers = gather_headers(found, bodies, FORMAT_TYPES["headers"], memory)
+    headers = gather_headers(found, bodies, COLUMN_TYPES["headers"], memory)
     headers.validate(full=True)
     rows = zip(found.offset.tolist(), found.timestamp_ms.tolist(), keys, values, headers.to_pylist(), strict=True)
     return [
@@ -196,7 +196,7 @@ def test_a_timestamp_beyond_microseconds_is_refused() -> None:
     batch = bytes(build_batch([Record(None, None, 2**60)]))
     found = decode_records(np.frombuffer(batch, np.uint8), bodies_of([batch]))
     with pytest.raises(InvalidRecord, match="timestamp"):
-        timestamps(found, FORMAT_TYPES["timestamp"])
+        timestamps(found, COLUMN_TYPES["timestamp"])
 
 
 def test_a_header_name_that_is_no_text_is_shown_with_replacements() -> None:

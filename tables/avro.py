@@ -1,4 +1,4 @@
-"""Avro values: the schema as Spark's type, and a decoder for tasks (Spark's own Avro jar is not needed).
+"""Avro values: the schema as a type of columns, and a decoder (Spark's own Avro jar is not needed).
 
 A record is read with its writer's schema and resolved to the newest one, by Avro's rules of schema resolution. Types
 are those of Spark's own Avro source. Unions of more than null and one type are refused.
@@ -12,54 +12,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 from fastavro.schema import SchemaParseException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
-from anabranch.spark.pipeline.avro_reasons import wrong_field
-from anabranch.spark.pipeline.registry import (
-    NotDecodableError,
-    RegisteredSchema,
-    SchemaRegistry,
-    UnknownSchemaError,
-    split_header,
-)
+from anabranch.tables.avro_reasons import wrong_field
+from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
+from anabranch.tables.registry import RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.types import DECIMAL_DIGITS_MAX, LOCAL_TIMESTAMP, TIMESTAMP, list_of, map_of, type_name
 
-PLAIN: dict[str, DataType] = {
-    "boolean": BooleanType(), "int": IntegerType(), "long": LongType(), "float": FloatType(), "double": DoubleType(),
-    "bytes": BinaryType(), "fixed": BinaryType(), "string": StringType(), "enum": StringType(),
+PLAIN: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
 }  # fmt: skip
-LOGICAL: dict[str, DataType] = {
-    "date": DateType(), "timestamp-millis": TimestampType(), "timestamp-micros": TimestampType(),
-    "local-timestamp-millis": TimestampNTZType(), "local-timestamp-micros": TimestampNTZType(), "uuid": StringType(),
+LOGICAL: dict[str, pa.DataType] = {
+    "date": pa.date32(), "timestamp-millis": TIMESTAMP, "timestamp-micros": TIMESTAMP,
+    "local-timestamp-millis": LOCAL_TIMESTAMP, "local-timestamp-micros": LOCAL_TIMESTAMP, "uuid": pa.string(),
 }  # fmt: skip
 DIGITS_MAX = 100_000
-"""More than a decimal of Spark has."""
+"""More than a decimal of a table has."""
 FREE_VALUES_MAX = 4_000_000
 """Limit of a record's values that take no bytes, such as nulls: a few bytes may encode any number of them."""
 RECURSIVE_BYTES_MAX = 4096
 """Bytes of a record whose schema contains itself: each may be a level, and fastavro crashes at some ten thousand."""
+WRITERS_MAX = 1_000
+"""Schemas that records were written with, or reasons why one is unknown, that are kept."""
 WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-
-
-class SchemaError(ValueError):
-    """A schema that cannot become columns. The text names the part and the reason."""
 
 
 def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
@@ -73,11 +50,11 @@ def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
         raise SchemaError(f"not an Avro schema: {error}") from error
 
 
-def avro_type(schema: Any) -> StructType:
+def avro_type(schema: Any) -> pa.StructType:
     """Return the columns of a record. Raises SchemaError."""
     kind = _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
-    if not isinstance(kind, StructType):
-        raise SchemaError(f"the schema must be a record, but it is a {kind.simpleString()}")
+    if not pa.types.is_struct(kind):
+        raise SchemaError(f"the schema must be a record, but it is a {type_name(kind)}")
     return kind
 
 
@@ -120,21 +97,26 @@ class AvroDecoder:
 
     def _writer(self, schema_id: int) -> tuple[Any, float]:
         assert self.registry is not None, "asked only with one"
-        if schema_id not in self._writers:
-            if schema_id == self.reader.schema_id:
-                self._writers[schema_id] = self._reader, self._reader_bytes_max
-            else:
-                try:
-                    schema = self.registry.by_id(schema_id)
-                    parsed = parse_avro(schema.text, tuple(schema.references))
-                    _keep_digits(parsed)
-                    self._writers[schema_id] = parsed, safe_bytes(parsed)
-                except (UnknownSchemaError, SchemaError) as error:
-                    self._writers[schema_id] = error
-        found = self._writers[schema_id]
+        found = self._writers.get(schema_id)
+        if found is None:
+            found = self._find_writer(schema_id)
+            if len(self._writers) < WRITERS_MAX:
+                self._writers[schema_id] = found
         if isinstance(found, Exception):
             raise NotDecodableError(str(found))
         return found  # type: ignore[no-any-return]
+
+    def _find_writer(self, schema_id: int) -> Any:
+        assert self.registry is not None, "asked only with one"
+        if schema_id == self.reader.schema_id:
+            return self._reader, self._reader_bytes_max
+        try:
+            schema = self.registry.by_id(schema_id)
+            parsed = parse_avro(schema.text, tuple(schema.references))
+            _keep_digits(parsed)
+            return parsed, safe_bytes(parsed)
+        except (UnknownSchemaError, SchemaError) as error:
+            return error
 
 
 def safe_bytes(schema: Any) -> float:
@@ -232,31 +214,35 @@ def _keep_digits(schema: Any) -> None:
             _keep_digits(part)
 
 
-def _type_of(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+def _type_of(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
     if isinstance(schema, list):
         return _union(schema, named, inside)
     if isinstance(schema, str):
         return _named(schema, named, inside)
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
-        return DecimalType(schema["precision"], schema.get("scale", 0))
+        return _decimal(schema["precision"], schema.get("scale", 0))
     if logical in LOGICAL:
         return LOGICAL[logical]
     if kind == "array":
-        return ArrayType(_type_of(schema["items"], named, inside))
+        return list_of(_type_of(schema["items"], named, inside))
     if kind == "map":
-        return MapType(StringType(), _type_of(schema["values"], named, inside))
+        return map_of(pa.string(), _type_of(schema["values"], named, inside))
     if "name" in schema:
         named[schema["name"]] = schema
     if kind in {"record", "error"}:
         within = (*inside, schema["name"])
-        return StructType(
-            [StructField(part["name"], _type_of(part["type"], named, within)) for part in schema["fields"]]
-        )
+        return pa.struct([pa.field(part["name"], _type_of(part["type"], named, within)) for part in schema["fields"]])
     return _type_of(kind, named, inside)
 
 
-def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if precision > DECIMAL_DIGITS_MAX:
+        raise SchemaError(f"a decimal of {precision} digits has no column: {DECIMAL_DIGITS_MAX} are the most")
+    return pa.decimal128(precision, scale)
+
+
+def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
     if name in PLAIN:
         return PLAIN[name]
     if name in inside:
@@ -266,7 +252,7 @@ def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> DataTyp
     return _type_of(named[name], named, inside)
 
 
-def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
     members = [part for part in schema if part != "null"]
     if len(members) == 1:
         return _type_of(members[0], named, inside)
@@ -275,29 +261,29 @@ def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) ->
     raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
 
 
-def _shaper(path: str, kind: DataType) -> Callable[[Any], Any]:
+def _shaper(path: str, kind: pa.DataType) -> Callable[[Any], Any]:
     """Return a function that turns fastavro's values into those of Arrow: maps become pairs, and UUIDs text.
 
     It raises NotDecodableError for a decimal with too many digits.
     """
-    if isinstance(kind, StructType):
+    if pa.types.is_struct(kind):
         inside = f"{path}." if path else ""
-        parts = [(part.name, _shaper(f"{inside}{part.name}", part.dataType)) for part in kind.fields]
+        parts = [(part.name, _shaper(f"{inside}{part.name}", part.type)) for part in kind]
         return lambda value: None if value is None else {name: shape(value.get(name)) for name, shape in parts}
-    if isinstance(kind, ArrayType):
-        element = _shaper(path, kind.elementType)
+    if pa.types.is_list(kind):
+        element = _shaper(path, kind.value_type)
         return lambda value: None if value is None else [element(part) for part in value]
-    if isinstance(kind, MapType):
-        of_value = _shaper(path, kind.valueType)
+    if pa.types.is_map(kind):
+        of_value = _shaper(path, kind.item_type)
         return lambda value: None if value is None else [(key, of_value(part)) for key, part in value.items()]
-    if isinstance(kind, StringType):
+    if pa.types.is_string(kind):
         return lambda value: None if value is None else str(value)
-    if isinstance(kind, DecimalType):
+    if pa.types.is_decimal(kind):
         digits_max = kind.precision - kind.scale
 
         def checked(value: Any) -> Any:
             if value and value.adjusted() >= digits_max:
-                raise NotDecodableError(f"{path}: {value} has more digits than a {kind.simpleString()}")
+                raise NotDecodableError(f"{path}: {value} has more digits than a {type_name(kind)}")
             return value
 
         return checked

@@ -1,0 +1,128 @@
+"""Decoders of keys and values for one version of their schema, in each format.
+
+Each takes a binary column and returns one of `values.decoded_type`: data, or an error, or neither for null. They can be
+pickled, and look up in the registry the schemas that records were written with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.tables.avro import AvroDecoder, avro_type, parse_avro
+from anabranch.tables.errors import NotDecodableError, SchemaError
+from anabranch.tables.json_columns import JsonDecoder
+from anabranch.tables.protobuf import (
+    ProtobufDecoder,
+    descriptor_set,
+    find_message,
+    find_only_message,
+    message_names,
+    protobuf_type,
+    registered_set,
+)
+from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.types import nullable
+from anabranch.tables.values import DecodeValue, decode_column
+
+NOT_UTF8: Final = "not valid UTF-8"
+END: Final = 2**31 - 1
+DecodeColumn = Callable[[pa.Array], pa.StructArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Decoder of one part of records."""
+
+    kind: pa.StructType
+    """Type of `data`."""
+    column: DecodeColumn
+    message: str | None = None
+    """Protobuf: full name of the message."""
+
+
+def schema_text(schema: RegisteredSchema | bytes, kind: str) -> str:
+    """Return the text of a schema of a kind, from the registry or a file. Raises SchemaError."""
+    if isinstance(schema, RegisteredSchema):
+        check_kind(schema, kind)
+        return schema.text
+    try:
+        return bytes(schema).decode()
+    except UnicodeDecodeError as error:
+        raise SchemaError(NOT_UTF8) from error
+
+
+def check_kind(schema: RegisteredSchema | bytes, kind: str) -> None:
+    """Raise SchemaError if a registered schema is of another kind."""
+    if isinstance(schema, RegisteredSchema) and schema.kind != kind:
+        raise SchemaError(f"the schema is {schema.kind}, but the format is {kind.lower()}")
+
+
+def json_decoder(kind: pa.StructType, zone: str, *, has_header: bool) -> Decoder:
+    """Return the decoder of JSON. `zone` is that of times without one."""
+    kind = nullable(kind)
+    decoder = JsonDecoder(kind, zone)
+    return Decoder(kind, partial(_after_header, decoder) if has_header else decoder)
+
+
+def avro_decoder(schema: RegisteredSchema | bytes, registry: SchemaRegistry | None, *, has_header: bool) -> Decoder:
+    """Return the decoder of Avro. Raises SchemaError."""
+    text = schema_text(schema, "AVRO")
+    reader = schema if isinstance(schema, RegisteredSchema) else RegisteredSchema(-1, "AVRO", text)
+    kind = avro_type(parse_avro(text, tuple(reader.references)))
+    return _singly(kind, AvroDecoder(reader, registry, has_header))
+
+
+def protobuf_decoder(
+    schema: RegisteredSchema | bytes,
+    registry: SchemaRegistry | None,
+    *,
+    has_header: bool,
+    message: str | None = None,
+    known: str | None = None,
+) -> Decoder:
+    """Return the decoder of Protobuf. Raises SchemaError.
+
+    `known` is the message of an earlier version of the schema, which counts if no `message` is named.
+    """
+    check_kind(schema, "PROTOBUF")
+    if isinstance(schema, RegisteredSchema):
+        data, schema_id = registered_set(schema), schema.schema_id
+        if known not in [name.full for name in message_names(data).values()]:
+            known = None
+        wanted = message or known
+        descriptor = find_message(data, wanted) if wanted else find_only_message(data)
+        decoder = ProtobufDecoder(data, descriptor.full_name, has_header, registry, schema_id)
+    else:
+        data = descriptor_set(schema)
+        descriptor = find_message(data, message)
+        decoder = ProtobufDecoder(data, descriptor.full_name, has_header)
+    return _singly(protobuf_type(descriptor), decoder, descriptor.full_name)
+
+
+def _singly(kind: pa.StructType, decode: DecodeValue, message: str | None = None) -> Decoder:
+    kind = nullable(kind)
+    return Decoder(kind, partial(decode_column, decode=decode, data_type=kind), message)
+
+
+def _after_header(decode: DecodeColumn, values: pa.Array) -> pa.StructArray:
+    """Decode what follows the header of a registry. A value without one has the error of `split_header`."""
+    is_headed = np.asarray(pc.fill_null(pc.greater_equal(pc.binary_length(values), HEADER_BYTES), False))
+    is_headed = is_headed & np.asarray(pc.fill_null(pc.starts_with(values, b"\0"), False))
+    others = np.flatnonzero(~is_headed & values.is_valid().to_numpy(zero_copy_only=False))
+    # Without an end, Arrow miscounts the bytes of values of several lengths.
+    bodies = pc.binary_slice(values, HEADER_BYTES, END)
+    if not len(others):
+        return decode(bodies)
+    decoded = decode(pc.if_else(pa.array(is_headed), bodies, pa.scalar(None, bodies.type)))
+    errors = decoded.field("error").to_pylist()
+    for at in others.tolist():
+        try:
+            split_header(values[at].as_py())
+        except NotDecodableError as error:
+            errors[at] = str(error)
+    return pa.StructArray.from_arrays([decoded.field("data"), pa.array(errors, pa.string())], names=["data", "error"])

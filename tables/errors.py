@@ -1,0 +1,17 @@
+"""Errors of values, schemas and their registry."""
+
+
+class NotDecodableError(ValueError):
+    """An invalid record. The text is stored with it."""
+
+
+class SchemaError(ValueError):
+    """A schema that cannot become columns. The text names the part and the reason."""
+
+
+class RegistryError(Exception):
+    """The registry failed or gave an unexpected answer. The text names it."""
+
+
+class UnknownSchemaError(Exception):
+    """The registry has no such schema or subject."""
