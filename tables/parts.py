@@ -1,0 +1,98 @@
+"""Decoding of the keys and values of a table: from what a topic's configuration says to decoders."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from anabranch.tables.decoding import Decoder, avro_decoder, json_decoder, protobuf_decoder, schema_text
+from anabranch.tables.errors import SchemaError, UnknownSchemaError
+from anabranch.tables.json_schema import json_schema_type
+from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
+from anabranch.tables.requests import RAW, Asked, Finding, Part, Question
+from anabranch.tables.schema import decode_schema, encode_schema, evolve
+from anabranch.tables.values import refuse_column
+
+ZONE: Final = "UTC"
+"""That of JSON's times without one."""
+
+
+def answer(question: Question, registries: Mapping[str, SchemaRegistry]) -> Finding:
+    """Return what a table's next shares are made with. `registries` are those of keys and values, by their URLs.
+
+    Raises RegistryError if a registry does not answer, SchemaError and UnknownSchemaError.
+    """
+
+    def of(asked: Asked, before: Part | None) -> tuple[Part, pa.StructType | None]:
+        registry = None if asked.registry is None else registries[asked.registry.url]
+        part = find(asked, registry, before)
+        decoder = decoder_of(part, registry)
+        return part, None if decoder is None else decoder.kind
+
+    value, value_kind = of(question.value, question.value_before)
+    key, key_kind = of(question.key, question.key_before)
+    found = evolve(None if question.schema is None else decode_schema(question.schema), value_kind, key_kind)
+    return Finding(encode_schema(found.schema), value, key, found.added, found.promoted, found.unfit)
+
+
+def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = None) -> Part:
+    """Return how to decode with the newest schema. `before` was found with an earlier version.
+
+    Raises RegistryError if the registry does not answer, SchemaError and UnknownSchemaError.
+    """
+    if asked.format == "raw":
+        return RAW
+    if asked.schema is not None:
+        if asked.format == "auto":
+            raise SchemaError("the format auto is that of the registry's schema: name the format of the file")
+        part = Part(asked.format, asked.schema, message=asked.message)
+    else:
+        if registry is None:
+            raise SchemaError(f"the format {asked.format} needs a schema: that of a file or of a registry")
+        try:
+            schema = registry.latest(asked.subject, protobuf=True)
+        except UnknownSchemaError as error:
+            if asked.format != "auto":
+                raise
+            return Part("none", reason=str(error))
+        part = Part(
+            _format_of(schema) if asked.format == "auto" else asked.format,
+            schema,
+            has_header=True,
+            # A version with further messages does not change which one it is.
+            message=asked.message or (before.message if before is not None else None),
+            registry=asked.registry,
+        )
+    decoder = decoder_of(part, registry)
+    assert decoder is not None, "it is not raw"
+    return replace(part, message=decoder.message)
+
+
+def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
+    """Return the decoder of a part; None if the bytes stay as they are. Raises SchemaError."""
+    if part.format == "raw":
+        return None
+    if part.format == "none":
+        return Decoder(pa.struct([]), partial(refuse_column, reason=part.reason or ""))
+    assert part.schema is not None, "there is one to decode with"
+    match part.format:
+        case "json":
+            kind = json_schema_type(schema_text(part.schema, "JSON"))
+            return json_decoder(kind, ZONE, has_header=part.has_header)
+        case "avro":
+            return avro_decoder(part.schema, registry, has_header=part.has_header)
+        case "protobuf":
+            return protobuf_decoder(part.schema, registry, has_header=part.has_header, message=part.message)
+
+
+def _format_of(schema: RegisteredSchema) -> Literal["json", "avro", "protobuf"]:
+    match schema.kind:
+        case "JSON":
+            return "json"
+        case "AVRO":
+            return "avro"
+        case "PROTOBUF":
+            return "protobuf"
+    raise SchemaError(f"a schema of the unknown kind {schema.kind}")

@@ -1,0 +1,114 @@
+"""A node's process that makes columns (`tables.worker`), and asks registries: never on the node's own interpreter.
+
+It is started for the first request, and kept. One that ends, or that does not answer in time, is replaced, and the
+request is made again: a share's file depends on the share alone. A request over which several processes have ended is
+given up.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any, Final
+
+from anabranch import child
+from anabranch.extras import is_installed, missing
+from anabranch.tables.requests import Finding, Question, Share, ShareReport
+
+MEMORY_BYTES_MAX: Final = 1 << 30
+TIMEOUT_S: Final = 600.0
+"""Time for the answer to one request: a share of 256 MiB takes some tens of seconds."""
+ANSWER_BYTES_MAX: Final = 16 << 20
+ATTEMPTS: Final = 3
+"""Processes that may end over a request."""
+_ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1"}
+"""One thread, whose allocator returns memory, and reserves little in advance."""
+
+
+class ColumnsError(Exception):
+    """A request was not carried out. The text is the one line to show."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        """`kind` is one of `worker.KINDS`, `ended` if processes ended over it, or `stopped`."""
+        super().__init__(text)
+        self.kind = kind
+
+
+class ColumnProcess:
+    """Makes the shares of tables. Used in one thread at a time; `close` may be called in any."""
+
+    def __init__(self, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+        """Raises MissingExtra."""
+        if not is_installed("tables"):
+            raise missing("a topic that is a table", "pyarrow", "tables")
+        self._memory_bytes_max = memory_bytes_max
+        self._process: subprocess.Popen[bytes] | None = None
+        self._using = Lock()
+        """Held while the process is used, started or stopped."""
+        self._is_closed = False
+        self.cpu_s = 0.0
+        """CPU time of all answers."""
+
+    def make(self, share: Share) -> ShareReport:
+        """Write the file of a share. Raises ColumnsError."""
+        return ShareReport(**self._ask({"share": share.to_json()})["report"])
+
+    def find(self, question: Question) -> Finding:
+        """Return what a table's next shares are made with. Raises ColumnsError."""
+        return Finding.from_json(self._ask({"find": question.to_json()})["found"])
+
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process; None if none runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End the process, and start no other one."""
+        self._is_closed = True
+        if process := self._process:
+            process.kill()  # which ends the request under way
+        with self._using:
+            self._stop()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        body = json.dumps(request).encode()
+        with self._using:
+            answer = self._answer(body)
+        self.cpu_s += answer["seconds"]
+        if "error" in answer:
+            raise ColumnsError(answer["error"], answer["text"])
+        return answer
+
+    def _answer(self, body: bytes) -> dict[str, Any]:
+        reason = ""
+        for _ in range(ATTEMPTS):
+            try:
+                answer = child.exchange(
+                    self._running(), body, what="share", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
+                )
+            except OSError as error:
+                status = self._stop()
+                if self._is_closed:
+                    break
+                reason = f"{error}, with status {status}"
+            else:
+                found: dict[str, Any] = json.loads(answer)
+                return found
+        if self._is_closed:
+            raise ColumnsError("stopped", "the node is stopping")
+        raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this share: the last one because {reason}")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise OSError("closed")
+        if self._process is None:
+            command = [sys.executable, "-m", "anabranch.tables.worker", str(self._memory_bytes_max)]
+            self._process = child.start(command, {**os.environ, **_ENVIRONMENT})
+        return self._process
+
+    def _stop(self) -> int | None:
+        """End the process; return its status, which shows whether it had ended by itself."""
+        process, self._process = self._process, None
+        return None if process is None else child.stop(process)

@@ -1,0 +1,149 @@
+"""Columns of a share of a table: the rows of some blocks of one partition, as a Parquet file.
+
+The file depends on the share alone, so one that is made again is the same. Memory is bounded
+by the sizes of a read, of a batch's decompressed records, and of a row group.
+"""
+
+import itertools
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anabranch.s3stream.object.format import IndexEntry
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.tables.blocks import BlockDecoder, RequestedBlock
+from anabranch.tables.decoding import Decoder
+from anabranch.tables.parts import decoder_of
+from anabranch.tables.registry import SchemaRegistry
+from anabranch.tables.requests import Part, Share, ShareReport
+from anabranch.tables.rows import RECORD_SCHEMA, RowMaker
+from anabranch.tables.schema import KAFKA, decode_schema
+
+READ_BYTES_MAX: Final = 4 << 20
+"""Size of the blocks that are decoded together, unless a single one is larger."""
+GROUP_BYTES_MAX: Final = 32 << 20
+"""Size in Arrow's memory from which rows are written as a row group."""
+MEMORY_BYTES_MAX: Final = 32 << 20
+"""Free memory that is kept for the values of the next read."""
+REASONS_MAX: Final = 10
+_SORTED: Final = (f"{KAFKA}.offset", f"{KAFKA}.timestamp")
+"""Columns whose values differ little from one row to the next."""
+_DISTINCT: Final = (f"{KAFKA}.value_raw", f"{KAFKA}.key_raw", "value")
+"""Columns whose values are rarely repeated."""
+
+
+def make_share(share: Share, registries: Mapping[str, SchemaRegistry]) -> ShareReport:
+    """Write the file of a share. `registries` are those of its parts, by their URLs.
+
+    Raises CorruptObject for damaged blocks, RegistryError if a registry does not answer, SchemaError, and OSError.
+    """
+
+    def decoder(part: Part) -> Decoder | None:
+        return decoder_of(part, None if part.registry is None else registries[part.registry.url])
+
+    schema = decode_schema(share.schema)
+    maker = RowMaker(schema, decoder(share.value), decoder(share.key))
+    report = ShareReport()
+    with Path(share.target).open("wb") as sink, _writer(sink, schema, share.codec) as writer:
+        group: list[pa.RecordBatch] = []
+        size = 0
+        for records in _records(share):
+            rows = maker.rows(records)
+            _count(report, rows)
+            group.append(rows)
+            size += rows.nbytes
+            if size >= GROUP_BYTES_MAX:
+                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=sum(map(len, group)) or 1)
+                group, size = [], 0
+        if group or not report.rows:
+            writer.write_table(pa.Table.from_batches(group, schema), row_group_size=sum(map(len, group)) or 1)
+    with Path(share.target).open("rb") as made:
+        report.size_bytes = made.seek(0, os.SEEK_END)
+        made.seek(-8, os.SEEK_END)
+        report.metadata_bytes = int.from_bytes(made.read(4), "little")
+    return report
+
+
+def _writer(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
+    leaves = list(_leaves(schema, ""))
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression=codec,
+        use_dictionary=[name for name in leaves if name not in _SORTED and name not in _DISTINCT],
+        column_encoding=dict.fromkeys(_SORTED, "DELTA_BINARY_PACKED"),
+        write_page_index=True,
+        write_page_checksum=True,
+        store_schema=False,
+    )
+
+
+def _leaves(parts: Any, path: str) -> Iterator[str]:
+    """Yield the paths of the columns of Parquet."""
+    for part in parts:
+        yield from _leaves_of(part.type, f"{path}{part.name}")
+
+
+def _leaves_of(kind: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_struct(kind):
+        yield from _leaves(kind, f"{path}.")
+    elif pa.types.is_map(kind):
+        yield from _leaves_of(kind.key_type, f"{path}.key_value.key")
+        yield from _leaves_of(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _leaves_of(kind.value_type, f"{path}.list.element")
+    else:
+        yield path
+
+
+def _records(share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a share in the order of offsets."""
+    decoder = BlockDecoder(RECORD_SCHEMA, ReadBufferPool(MEMORY_BYTES_MAX))
+    if not share.blocks:
+        return
+    with Path(share.source).open("rb") as file:
+        whole = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    for some in _reads(share.blocks):
+        start = some[0].position
+        blocks = [RequestedBlock(each, each.position - start, share.range) for each in some]
+        found = list(decoder.decode(whole[start : some[-1].end_position], blocks, where=share.source))
+        yield from _in_order(found)
+
+
+def _reads(blocks: Sequence[IndexEntry]) -> Iterator[Sequence[IndexEntry]]:
+    """Yield neighbouring blocks that are decoded together."""
+    some: list[IndexEntry] = []
+    for block in blocks:
+        if some and (block.position != some[-1].end_position or block.end_position - some[0].position > READ_BYTES_MAX):
+            yield some
+            some = []
+        some.append(block)
+    yield some
+
+
+def _in_order(found: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the records of a read in the order of offsets: those of compressed batches come last."""
+    if len(found) < 2:
+        return found
+    bounds = [(batch["offset"][0].as_py(), batch["offset"][-1].as_py()) for batch in found]
+    if all(last < first for (_, last), (first, _) in itertools.pairwise(bounds)):
+        return found
+    records = pa.Table.from_batches(found)
+    order = np.argsort(records["offset"].to_numpy(), kind="stable")
+    batches: list[pa.RecordBatch] = records.take(pa.array(order)).to_batches()
+    return batches
+
+
+def _count(report: ShareReport, rows: pa.RecordBatch) -> None:
+    report.rows += len(rows)
+    errors = rows[KAFKA].field("error")
+    report.errors += len(errors) - errors.null_count
+    if len(report.reasons) < REASONS_MAX and errors.null_count < len(errors):
+        new = (each for each in errors.drop_null().unique().to_pylist() if each not in report.reasons)
+        report.reasons += list(new)[: REASONS_MAX - len(report.reasons)]

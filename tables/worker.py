@@ -1,0 +1,94 @@
+"""The program that makes the columns of tables: a child process of a node, which keeps them off its interpreter.
+
+Producers choose values, and whoever may register schemas chooses those: a crash, or too much memory, ends this process
+instead of the node. It may have `memory_bytes_max` of private memory, its argument, and uses one thread of Arrow.
+
+Requests and answers are JSON, each after its length in 4 bytes (big endian), one after the other:
+
+    {"share": {...}} -> {"report": {...}}     see `requests.Share` and `requests.ShareReport`
+    {"find": {...}} -> {"found": {...}}       see `requests.Question` and `requests.Finding`
+
+An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KINDS`, or `internal`: only what was
+asked for is not done. Each has the CPU time that it took in `seconds`.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+
+from anabranch.s3stream.errors import StorageError
+from anabranch.tables.errors import RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.parts import answer
+from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
+from anabranch.tables.requests import Question, Registry, Share
+from anabranch.tables.share import make_share
+
+NICENESS: Final = 5
+"""Nodes answer clients first."""
+SCHEMAS_MAX: Final = 1_000
+"""Registered schemas that are kept for the next requests."""
+ERROR_CHARS_MAX: Final = 1_000
+KINDS: Final = {RegistryError: "registry", SchemaError: "schema", UnknownSchemaError: "schema", StorageError: "source",
+                OSError: "file", MemoryError: "memory", pa.ArrowMemoryError: "memory"}  # fmt: skip
+
+
+class Worker:
+    """Answers requests."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[tuple[str, str | None], dict[tuple[int, bool], RegisteredSchema]] = {}
+        """Schemas by id, of each registry."""
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        """Carry out one request."""
+        try:
+            if "share" in request:
+                share = Share.from_json(request["share"])
+                registries = self._registries((share.value.registry, share.key.registry))
+                return {"report": asdict(make_share(share, registries))}
+            question = Question.from_json(request["find"])
+            asked = (question.value.registry, question.key.registry)
+            return {"found": answer(question, self._registries(asked)).to_json()}
+        except Exception as error:  # noqa: BLE001 - no request ends the others
+            kind = next((name for each, name in KINDS.items() if isinstance(error, each)), "internal")
+            return {"error": kind, "text": " ".join(str(error).split())[:ERROR_CHARS_MAX] or type(error).__name__}
+
+    def _registries(self, places: Iterable[Registry | None]) -> dict[str, SchemaRegistry]:
+        """Return clients of registries that know what they have answered before, but for what they did not have."""
+        found = {}
+        for place in filter(None, places):
+            known = self._schemas.setdefault((place.url, place.credentials), {})
+            if len(known) > SCHEMAS_MAX:
+                known.clear()
+            found[place.url] = SchemaRegistry(place.url, place.credentials, known)
+        return found
+
+
+def main() -> None:
+    """Answer the requests of standard input until it ends."""
+    memory_bytes_max = int(sys.argv[1])
+    for what, limit in ((resource.RLIMIT_DATA, memory_bytes_max), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(what, (limit, limit))
+    os.nice(NICENESS)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    worker = Worker()
+    read, write = sys.stdin.buffer.read, sys.stdout.buffer
+    while head := read(4):
+        begun = time.process_time()
+        answer = worker.answer(json.loads(read(int.from_bytes(head, "big"))))
+        answer["seconds"] = time.process_time() - begun
+        body = json.dumps(answer).encode()
+        write.write(len(body).to_bytes(4, "big") + body)
+        write.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Schemas of tables: ids that stay, columns that are added and grow, and values that do not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from anabranch.protocol.records import Record, build_batch
+from anabranch.tables.conform import conform
+from anabranch.tables.errors import SchemaError
+from anabranch.tables.parts import answer
+from anabranch.tables.requests import Asked, Question, Share
+from anabranch.tables.schema import decode_schema, encode_schema, evolve, field_ids, id_of
+from anabranch.tables.types import TIMESTAMP, list_of, map_of
+from tests.tables.shares import RAW, file_schema, made, question, share_of
+
+INNER = pa.struct([pa.field("x", pa.float32()), pa.field("tags", map_of(pa.string(), pa.int32()))])
+FIRST = pa.struct([
+    pa.field("n", pa.int32()), pa.field("d", pa.decimal128(5, 2)), pa.field("in", INNER), pa.field("l", list_of(INNER)),
+    pa.field("gone", pa.string()), pa.field("other", pa.int64()),
+])  # fmt: skip
+WIDER = pa.struct(
+    [pa.field("x", pa.float64()), pa.field("tags", map_of(pa.string(), pa.int64())), pa.field("new", pa.string())]
+)
+SECOND = pa.struct([
+    pa.field("n", pa.int64()), pa.field("d", pa.decimal128(9, 2)), pa.field("in", WIDER), pa.field("l", list_of(WIDER)),
+    pa.field("other", pa.string()), pa.field("added", TIMESTAMP),
+])  # fmt: skip
+
+
+def ids(schema: pa.Schema) -> dict[str, int]:
+    """Return the ids by the paths of fields."""
+    found: dict[str, int] = {}
+
+    def add(parts: Any, path: str) -> None:
+        for part in parts:
+            found[f"{path}{part.name}"] = id_of(part)
+            kind = part.type
+            if pa.types.is_struct(kind):
+                add(kind, f"{path}{part.name}.")
+            elif pa.types.is_map(kind):
+                add([kind.key_field, kind.item_field], f"{path}{part.name}.")
+            elif pa.types.is_list(kind):
+                add([kind.value_field], f"{path}{part.name}.")
+
+    add(schema, "")
+    return found
+
+
+def test_ids_are_given_once_and_stay() -> None:
+    first = evolve(None, FIRST, None).schema
+    second = evolve(first, SECOND, None)
+    before, after = ids(first), ids(second.schema)
+    assert sorted(before.values()) == list(range(1, len(before) + 1))
+    assert {name: after[name] for name in before} == before
+    assert sorted(after.values()) == list(range(1, len(after) + 1))
+    assert list(field_ids(decode_schema(encode_schema(second.schema)))) == list(field_ids(second.schema))
+
+
+def test_columns_are_added_and_grow_by_the_rules_of_iceberg() -> None:
+    found = evolve(evolve(None, FIRST, None).schema, SECOND, None)
+    assert found.added == ["in.new", "l.element.new", "added"]
+    assert found.promoted == [
+        "n: int to bigint", "d: decimal(5,2) to decimal(9,2)", "in.x: float to double", "in.tags.value: int to bigint",
+        "l.element.x: float to double", "l.element.tags.value: int to bigint",
+    ]  # fmt: skip
+    assert found.unfit == ["other: string is no bigint"]
+    assert found.schema.names == ["n", "d", "in", "l", "gone", "other", "_kafka", "added"]
+    again = evolve(found.schema, SECOND, None)
+    assert (again.schema, again.added, again.promoted) == (found.schema, [], [])
+    back = evolve(found.schema, FIRST, None)
+    assert (back.schema, back.added, back.promoted, back.unfit) == (found.schema, [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (pa.struct([("_kafka", pa.string())]), "a field _kafka, which is the table's own"),
+        (pa.struct([("a", pa.string()), ("A", pa.string())]), "fields a and A, which engines that ignore case"),
+        (pa.struct([("x", pa.struct([("a", pa.string()), ("A", pa.string())]))]), r"fields x\.a and x\.A"),
+    ],
+)
+def test_schemas_that_engines_cannot_read_are_refused(kind: pa.StructType, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        evolve(None, kind, None)
+
+
+def test_small_integers_grow_and_fields_without_anything_inside_are_left_out() -> None:
+    kind = pa.struct(
+        [("s", pa.int16()), ("e", pa.struct([])), ("l", list_of(pa.struct([]))), ("b", pa.struct([("t", pa.int8())]))]
+    )
+    schema = evolve(None, kind, None).schema
+    assert schema.names == ["s", "b", "_kafka"]
+    assert (schema.field("s").type, schema.field("b").type.field("t").type) == (pa.int32(), pa.int32())
+
+
+def test_values_conform_to_a_wider_schema() -> None:
+    rows = [
+        {"n": 1, "in": {"x": 0.5, "tags": [("a", 1)]}, "l": [{"x": 1.5}, None], "gone": "g", "other": 5},
+        None,
+        {"n": None, "in": None, "l": None},
+    ]
+    wider = pa.struct(
+        [part for part in evolve(evolve(None, FIRST, None).schema, SECOND, None).schema if part.name != "_kafka"]
+    )
+    found, misfits = conform(pa.array(rows, FIRST)[0:], wider)
+    found.validate(full=True)
+    assert not misfits
+    assert found.to_pylist()[0] == {
+        "n": 1, "d": None, "in": {"x": 0.5, "tags": [("a", 1)], "new": None},
+        "l": [{"x": 1.5, "tags": None, "new": None}, None], "gone": "g", "other": 5, "added": None,
+    }  # fmt: skip
+    assert found.to_pylist()[1] is None
+    assert found.slice(2).to_pylist()[0]["in"] is None
+
+
+def test_values_that_do_not_fit_are_rows_with_an_error(tmp_path: Path) -> None:
+    first = {"properties": {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "integer"}}}}
+    second = {
+        "properties": {
+            "n": {"type": "string"},
+            "l": {"type": "array", "items": {"type": "string"}},
+            "m": {"type": "integer"},
+        }
+    }
+    before = question(Asked("json", json.dumps(first).encode()))
+    after = answer(
+        Question(Asked("json", json.dumps(second).encode()), RAW, before.schema, before.value, before.key), {}
+    )
+    assert after.unfit == ["n: string is no bigint", "l.element: string is no bigint"]
+    values = [b'{"m": 1}', b'{"n": "x", "m": 2}', b'{"l": [null], "m": 3}', b'{"l": [null, "y"]}', b"x", None, b"{}"]
+    share = share_of(tmp_path, [bytes(build_batch([Record(None, value, 5) for value in values]))], after)
+    _, rows = made(share)
+    assert [row["m"] for row in rows] == [1, None, 3, None, None, None, None]
+    assert [row["l"] for row in rows] == [None, None, [None], None, None, None, None]
+    errors = [row["_kafka"]["error"] for row in rows]
+    assert errors[1] == "n: string is no bigint, which the column is"
+    assert errors[3] == "l.element: string is no bigint, which the column is"
+    assert errors[4].startswith("not JSON")
+    assert [error is None for error in errors] == [True, False, True, False, False, True, True]
+    assert [row["_kafka"]["value_raw"] for row in rows] == [None, values[1], None, values[3], values[4], None, None]
+    assert ids(decode_schema(before.schema)).items() <= ids(file_schema(share)).items()
+
+
+def test_a_share_has_columns_that_its_values_no_longer_have(tmp_path: Path) -> None:
+    first = question(Asked("json", b'{"properties": {"a": {"type": "string"}}}'))
+    after = answer(Question(Asked("json", b'{"properties": {"b": {"type": "string"}}}'), RAW, first.schema), {})
+    _, rows = made(share_of(tmp_path, [bytes(build_batch([Record(None, b'{"a": "x", "b": "y"}', 5)]))], after))
+    assert [(row["a"], row["b"]) for row in rows] == [(None, "y")]
+
+
+def test_a_share_survives_json(tmp_path: Path) -> None:
+    share = share_of(
+        tmp_path, [bytes(build_batch([Record(None, b"{}", 5)]))], question(Asked("json", b'{"properties": {"a": {}}}'))
+    )
+    assert Share.from_json(json.loads(json.dumps(share.to_json()))) == share

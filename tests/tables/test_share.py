@@ -1,0 +1,246 @@
+"""Shares of tables: every record that READ_COMMITTED shows is exactly one row, whatever its value."""
+
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, write_crc
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.tables.errors import NotDecodableError
+from anabranch.tables.json_schema import json_schema_type
+from anabranch.tables.json_values import json_reader
+from anabranch.tables.ranges import AbortedTransaction
+from anabranch.tables.requests import Asked, Share
+from anabranch.tables.schema import field_ids
+from tests.tables.shares import RAW, file_schema, made, question, share_of
+
+DEEP = {"type": "object", "properties": {"y": {"type": "number"}}}
+SCHEMA: dict[str, Any] = {"properties": {
+    "n": {"type": "integer"}, "x": {"type": "number"}, "s": {"type": "string"},
+    "at": {"type": "string", "format": "date-time"}, "ok": {"type": "boolean"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "in": {"type": "object", "properties": {"d": {"type": "string", "format": "date"},
+                                            "deep": {"type": "array", "items": DEEP}}},
+}}  # fmt: skip
+JSON = Asked("json", json.dumps(SCHEMA).encode())
+READ = json_reader(json_schema_type(json.dumps(SCHEMA)), "UTC")
+GOOD = (
+    b'{"n": 5, "x": 0.5, "s": "\xc3\xa9", "at": "2020-01-01T00:00:00Z", "ok": true, "tags": ["a", null],'
+    b'"in": {"d": "2020-01-01"}}'
+)
+HOSTILE = (
+    b"", b"\xff", b'{"s": "\xff"}', b'{"u": "\xff"}', b"{", b"[]", b"null", b'{"n": NaN}',
+    b'{"u": -Infinity}', b'{"x": 1e999}', b'{"n": 1.5}', b'{"n": "5"}',
+    b'{"n": 9223372036854775808}', b'{"x": 1e-999}', b'{"x": 9007199254740993}', b'{"n": 1, "n": 2}', b'{"s": 5}',
+    b'{"s": {"a": [1]}}', b'{"s": "\\ud800"}', b'{"s": "\\u0000"}', b'{"s": "\x00"}', b"{}{}", b"{}\x00{}", b"{} {}",
+    b'{"in": []}', b'{"in": {"deep": [{"y": 1}, {"y": "1"}]}}', b'{"in": {"deep": [null, {"y": null}, {}]}}',
+    b'{"in": null}', b'{"tags": ["a", 1]}', b'{"tags": {}}', b'{"at": 5}',
+    b'{"at": "2020-02-30T00:00:00Z"}', b'{"at": "2020-01-01T00:00:00"}',
+    b"[" * 5000, b'{"u": ' + b"[" * 3000 + b"]" * 3000 + b"}", b'{"s": "' + b"x" * 100_000 + b'"}',
+    b"1" * 5000, b" " + GOOD, GOOD + b"\n",
+    b'{"s": "a\nb"}', b'{"s": "}\n{"}', b"{\n}", b'{"unknown": {"any": [1, {}]}, "n": 7}', b"\x00\x00\x00\x00\x01{}",
+    b"{'n': 1}",
+)  # fmt: skip
+VALUES = st.none() | st.just(GOOD) | st.sampled_from(HOSTILE) | st.binary(max_size=20)
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        st.none() | st.binary(max_size=5),
+        VALUES,
+        st.sampled_from([-1, 0, 1_500_000_000_000, 2**60]),
+        st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=12,
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from([-1, 1, 2, 3]), RECORDS, st.sampled_from(list(Compression))),
+        st.tuples(st.just("end"), st.sampled_from([1, 2, 3]), st.booleans()),
+    ),
+    max_size=14,
+)
+MS_MAX = (2**63 - 1) // 1000
+
+
+class Log(NamedTuple):
+    """Batches of a partition, and what READ_COMMITTED shows of them."""
+
+    batches: list[bytes]
+    stable_offset: int
+    aborted: list[AbortedTransaction]
+    shown: list[Record]
+
+
+def play(steps: list[Any]) -> Log:
+    """Return the log of some producers."""
+    batches: list[bytes] = []
+    appended: list[tuple[int, int, list[Record]]] = []
+    begun: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    end = 0
+    for kind, producer, *rest in steps:
+        if kind == "append":
+            records, codec = rest
+            if producer > 0:
+                begun.setdefault(producer, end)
+            batch = build_batch(
+                records,
+                base_offset=end,
+                compression=codec,
+                producer_id=producer,
+                attributes=TRANSACTIONAL_MASK if producer > 0 else 0,
+            )
+            appended.append((end, producer, records))
+            end += len(records)
+        else:
+            (commits,) = rest
+            first = begun.pop(producer, None)
+            outcome = ControlType.COMMIT if commits else ControlType.ABORT
+            batch = build_marker(
+                outcome, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5, base_offset=end
+            )
+            end += 1
+            if first is not None and not commits:
+                aborted.append(AbortedTransaction(producer, first, end))
+        batches.append(bytes(batch))
+    stable = min([end, *begun.values()])
+    shown = [
+        Record(each.key, each.value, each.timestamp_ms, each.headers, offset + at)
+        for offset, producer, records in appended
+        if not any(a.producer_id == producer and a.first_offset <= offset < a.end_offset for a in aborted)
+        for at, each in enumerate(records)
+        if offset + at < stable
+    ]
+    return Log(batches, stable, aborted, shown)
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """Return the row of a record, decoded by itself."""
+    data, error = dict.fromkeys(SCHEMA["properties"]), None
+    is_late = abs(record.timestamp_ms) > MS_MAX
+    if is_late:
+        error = f"a timestamp of {record.timestamp_ms} ms, which does not fit in microseconds"
+    elif record.value is not None:
+        try:
+            data = READ(record.value)
+        except NotDecodableError as reason:
+            error = str(reason)
+    kafka = {"partition": 3, "offset": record.offset, "timestamp_type": 0, "key": record.key, "error": error}
+    headers = [{"key": name, "value": content} for name, content in record.headers] or None
+    raw = None if error is None else record.value
+    time = None if is_late else record.timestamp_ms * 1000
+    return {**data, "_kafka": {**kafka, "headers": headers, "value_raw": raw, "timestamp": time}}
+
+
+def comparable(row: dict[str, Any]) -> str:
+    """Return a row as text, with one name of UTC."""
+    kafka = dict(row["_kafka"])
+    text = str({**row, "_kafka": sorted(kafka.items(), key=lambda item: item[0])})
+    return text.replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+
+
+def rows_of(share: Share) -> list[dict[str, Any]]:
+    """Return the rows of a made share, with times as numbers of microseconds."""
+    _, rows = made(share)
+    times = pq.read_table(share.target)["_kafka"].combine_chunks().field("timestamp").cast(pa.int64()).to_pylist()
+    for row, time in zip(rows, times, strict=True):
+        row["_kafka"]["timestamp"] = time
+    return rows
+
+
+@given(STEPS)
+@settings(max_examples=100, deadline=None)
+def test_every_record_of_read_committed_is_one_row(steps: list[Any]) -> None:
+    log = play(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        share = share_of(Path(folder), log.batches, question(JSON), end_offset=log.stable_offset, aborted=log.aborted)
+        found = rows_of(share)
+    assert [comparable(row) for row in found] == [comparable(row_of(record)) for record in log.shown]
+
+
+@given(STEPS, st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=30, deadline=None)
+def test_shares_of_a_range_join_without_a_gap(steps: list[Any], first: int, second: int) -> None:
+    log = play(steps)
+    cuts = sorted({0, min(first, log.stable_offset), min(second, log.stable_offset), log.stable_offset})
+    offsets: list[int] = []
+    for start, end in itertools.pairwise(cuts):
+        with tempfile.TemporaryDirectory() as folder:
+            share = share_of(
+                Path(folder), log.batches, question(RAW), start_offset=start, end_offset=end, aborted=log.aborted
+            )
+            _, rows = made(share)
+            offsets += [row["_kafka"]["offset"] for row in rows]
+    assert offsets == [record.offset for record in log.shown]
+
+
+def test_each_hostile_value_is_its_own_row(tmp_path: Path) -> None:
+    """Among many good ones, which are read together."""
+    values = [value for each in HOSTILE for value in (*[GOOD] * 40, each)]
+    batch = build_batch([Record(None, value, 5) for value in values], compression=Compression.LZ4)
+    found = rows_of(share_of(tmp_path, [bytes(batch)], question(JSON)))
+    expected = [row_of(Record(None, value, 5, (), at)) for at, value in enumerate(values)]
+    assert [comparable(row) for row in found] == [comparable(row) for row in expected]
+    assert sum(row["_kafka"]["error"] is not None for row in found) > 25
+
+
+def test_raw_values_are_bytes_and_tombstones_null(tmp_path: Path) -> None:
+    batch = build_batch([Record(b"k", b"\xff", 7, (("h", None),)), Record(None, None, 8)])
+    _, rows = made(share_of(tmp_path, [bytes(batch)], question(RAW)))
+    assert [row["value"] for row in rows] == [b"\xff", None]
+    assert [row["_kafka"]["key"] for row in rows] == [b"k", None]
+    assert rows[0]["_kafka"]["headers"] == [{"key": "h", "value": None}]
+    assert {row["_kafka"]["error"] for row in rows} == {None}
+    assert [row["_kafka"]["timestamp"].isoformat() for row in rows] == [
+        f"1970-01-01T00:00:00.00{ms}000+00:00" for ms in (7, 8)
+    ]
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_a_batch_that_cannot_be_decoded_is_a_row(tmp_path: Path, compression: Compression) -> None:
+    good = [bytes(build_batch([Record(None, b"a", 5)] * 3, base_offset=at, compression=compression)) for at in (0, 6)]
+    broken = build_batch([Record(None, b"b", 6)] * 3, base_offset=3, compression=compression)
+    broken[HEADER_BYTES + 2 :] = b"\xff" * (len(broken) - HEADER_BYTES - 2)
+    write_crc(broken)
+    report, rows = made(share_of(tmp_path, [good[0], bytes(broken), good[1]], question(RAW)))
+    assert [row["_kafka"]["offset"] for row in rows] == [0, 1, 2, 3, 6, 7, 8]
+    assert report.errors == 1
+    assert rows[3]["_kafka"]["error"].startswith("the batch cannot be decoded: ")
+    assert rows[3]["_kafka"]["value_raw"] == bytes(broken[HEADER_BYTES:])
+    assert rows[3]["value"] is None
+
+
+def test_a_share_made_again_is_the_same(tmp_path: Path) -> None:
+    batch = bytes(build_batch([Record(b"k", each, 5) for each in HOSTILE] * 20))
+    share = share_of(tmp_path, [batch], question(JSON))
+    made(share)
+    first = Path(share.target).read_bytes()
+    made(Share.from_json(json.loads(json.dumps(share.to_json()))))
+    assert Path(share.target).read_bytes() == first
+
+
+def test_columns_have_their_ids_in_the_file(tmp_path: Path) -> None:
+    batch = bytes(build_batch([Record(None, GOOD, 5)]))
+    finding = question(JSON)
+    share = share_of(tmp_path, [batch], finding)
+    report, _ = made(share)
+    ids = list(field_ids(file_schema(share)))
+    assert sorted(ids) == list(range(1, len(ids) + 1))
+    data = Path(share.target).read_bytes()
+    assert report.size_bytes == len(data)
+    assert int.from_bytes(data[-8:-4], "little") == report.metadata_bytes
+
+
+def test_an_empty_share_is_an_empty_file(tmp_path: Path) -> None:
+    report, rows = made(share_of(tmp_path, [], question(JSON)))
+    assert (report.rows, rows) == (0, [])
