@@ -7,8 +7,10 @@ of the earlier schema may have anything in its place; from a closed one none can
 schemas by position have such models, too.
 
 Keywords of drafts 4 to 2020-12 are understood where they say the same: `definitions` and `$defs`, `prefixItems` and a
-list in `items`, `dependencies` and `dependentRequired`. Keywords that are not named here, such as `format`, are
-annotations: a change of them is no difference.
+list in `items`, `dependencies` and `dependentRequired`. `unevaluatedProperties` and `unevaluatedItems` stand for
+`additionalProperties` and `additionalItems`; beside keywords with further schemas, such as `allOf`, nothing can be
+added to what they close. Keywords that are not named here, such as `format`, are annotations: a change of them is no
+difference.
 
 The text that is stored has no white space between its parts; properties keep their order.
 """
@@ -35,21 +37,31 @@ _OF_TYPE: Final[Mapping[str, frozenset[str]]] = {
     "object": frozenset(
         {
             "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
-            "dependencies", "dependentRequired", "dependentSchemas", "propertyNames",
+            "dependencies", "dependentRequired", "dependentSchemas", "propertyNames", "unevaluatedProperties",
         }
     ),
     "array": frozenset(
-        {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains"}
+        {
+            "items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems",
+            "contains", "minContains", "maxContains",
+        }
     ),
     "string": frozenset({"minLength", "maxLength", "pattern"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
 }  # fmt: skip
 """Keywords that say of which type a schema without `type` speaks."""
 _SCHEMAS: Final = frozenset(
-    {"not", "additionalProperties", "propertyNames", "additionalItems", "contains", "if", "then", "else"}
-)
+    {
+        "not", "additionalProperties", "unevaluatedProperties", "propertyNames", "additionalItems", "unevaluatedItems",
+        "contains", "if", "then", "else",
+    }
+)  # fmt: skip
 """Keywords with one schema."""
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_BESIDE: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "contains", "$dynamicRef"}
+)
+"""Keywords whose schemas say of properties and items, too, which of them are unevaluated."""
 _MAPS: Final = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"})
 _COUNTS: Final = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
@@ -375,18 +387,7 @@ class _Comparison:
         return next(self.compare(writer, reader, "#"), None) is None
 
     def _shapes(self, writer: Shape, reader: Shape, path: str) -> Iterator[Difference]:
-        if isinstance(writer, Nothing) or isinstance(reader, Anything):
-            return
-        if isinstance(reader, Combined) and not isinstance(writer, Combined):
-            is_sum = reader.criterion != "allOf" or len(reader.parts) == 1
-            if is_sum and any(self._accepts(writer, each) for each in reader.parts):
-                return
-        elif (
-            isinstance(writer, Combined)
-            and not isinstance(reader, Combined)
-            and len(writer.parts) == 1
-            and self._accepts(writer.parts[0], reader)
-        ):
+        if isinstance(writer, Nothing) or isinstance(reader, Anything) or self._is_enough(writer, reader):
             return
         if isinstance(writer, Combined) and isinstance(reader, Combined):
             yield from self._combined(writer, reader, path)
@@ -396,6 +397,9 @@ class _Comparison:
             if not writer.values <= reader.values:
                 kind = "ENUM_ARRAY_NARROWED" if reader.values <= writer.values else "ENUM_ARRAY_CHANGED"
                 yield Difference(kind, f"{path}/enum", "The values of the enum are fewer or others")
+        elif isinstance(writer, Listed) and isinstance(reader, Typed):
+            if _is_bounded(reader) or not all(_is_of(json.loads(each), reader.type) for each in writer.values):
+                yield Difference("TYPE_CHANGED", path, "A value of the enum is not accepted any more")
         elif isinstance(writer, Negated) and isinstance(reader, Negated):
             # The other way round: what the writer excludes, the reader may exclude at most.
             turned = _Comparison(self._reader, self._writer, self._steps, self._known, self._begun)
@@ -405,6 +409,23 @@ class _Comparison:
             yield Difference("TYPE_CHANGED", path, "The type is another one")
 
     # -- Combinations ------------------------------------------------------------------------------------------------
+
+    def _is_enough(self, writer: Shape, reader: Shape) -> bool:
+        """Return whether one part of a combination is enough: what meets all parts of the writer meets each of them."""
+        if not isinstance(writer, Combined) and not isinstance(reader, Combined):
+            return False
+        writers: Sequence[Shape | Source] = (writer,)
+        readers: Sequence[Shape | Source] = (reader,)
+        if isinstance(writer, Combined):
+            if writer.criterion != "allOf" and len(writer.parts) != 1:
+                return False
+            writers = writer.parts
+        if isinstance(reader, Combined):
+            is_any = reader.criterion == "anyOf" or (reader.criterion == "oneOf" and not isinstance(writer, Combined))
+            if not is_any and len(reader.parts) != 1:
+                return False
+            readers = reader.parts
+        return any(self._accepts(one, other) for one in writers for other in readers)
 
     def _combined(self, writer: Combined, reader: Combined, path: str) -> Iterator[Difference]:
         if not _may_become(writer, reader):
@@ -459,8 +480,8 @@ class _Comparison:
         yield from self._properties(old, new, path)
         yield from self._dependencies(old, new, path)
         yield from self._further(
-            old.get("additionalProperties", True),
-            new.get("additionalProperties", True),
+            _further_properties(old),
+            _further_properties(new),
             f"{path}/additionalProperties",
             "ADDITIONAL_PROPERTIES",
         )
@@ -482,7 +503,7 @@ class _Comparison:
             elif name in before:
                 yield from self.compare(before[name], after[name], where)
             else:
-                model = self._model(old, name)
+                model = None if _is_vague(old, "unevaluatedProperties") else self._model(old, name)
                 yield from self._added(model, after[name], where, "PROPERTY")
                 if model is not None and name in required and not self._has_default(after[name]):
                     yield Difference(
@@ -497,7 +518,7 @@ class _Comparison:
             if _matches(pattern, name):
                 found: Source = schema
                 return found
-        further: Source = source.get("additionalProperties", True)
+        further = _further_properties(source)
         if further is True:
             return None if not patterns else True
         return further
@@ -565,14 +586,35 @@ class _Comparison:
             elif index < len(before):
                 yield from self.compare(before[index], after[index], where)
             else:
-                yield from self._added(None if old_rest is True else old_rest, after[index], where, "ITEM")
+                is_open = old_rest is True or _is_vague(old, "unevaluatedItems")
+                yield from self._added(None if is_open else old_rest, after[index], where, "ITEM")
         if before or after:
             yield from self._further(old_rest, new_rest, f"{path}/additionalItems", "ADDITIONAL_ITEMS")
         else:
             yield from self.compare(old_rest, new_rest, f"{path}/items")
-        yield from _bounds(old, new, path, upper=("maxItems",), lower=("minItems",))
+        yield from _bounds(old, new, path, upper=("maxItems", "maxContains"), lower=("minItems", "minContains"))
         if new.get("uniqueItems") and not old.get("uniqueItems"):
             yield Difference("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "Items must be unique now")
+
+
+def _further_properties(source: Mapping[str, Any]) -> Source:
+    """Return the schema of properties that are not named."""
+    found: Source = source.get("additionalProperties", source.get("unevaluatedProperties", True))
+    return found
+
+
+def _is_vague(source: Mapping[str, Any], keyword: str) -> bool:
+    """Return whether other schemas say, too, what is unevaluated."""
+    return keyword in source and not _BESIDE.isdisjoint(source)
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    """Return whether a value is of a type."""
+    if isinstance(value, bool) or value is None:
+        return kind == ("null" if value is None else "boolean")
+    if isinstance(value, int | float):
+        return kind == "number" or (kind == "integer" and value == int(value))
+    return kind == ("string" if isinstance(value, str) else "array" if isinstance(value, list) else "object")
 
 
 def _may_become(writer: Combined, reader: Combined) -> bool:
@@ -624,11 +666,12 @@ def _matches(pattern: str, name: str) -> bool:
 
 def _items_of(source: Mapping[str, Any]) -> tuple[Sequence[Source], Source]:
     """Return the schemas of items by position, and that of the others."""
-    items = source.get("items", True)
+    others = source.get("unevaluatedItems", True)
+    items = source.get("items", others)
     if "prefixItems" in source:
         return source["prefixItems"], items
     if isinstance(items, list):
-        return items, source.get("additionalItems", True)
+        return items, source.get("additionalItems", others)
     return (), items
 
 

@@ -6,7 +6,7 @@ no source; such a one is stored as source. Sources are compiled by a compiler fr
 
 The rules are those of Confluent's registry, which follow "Updating A Message Type" of protobuf's guide: messages must
 not be removed; a field keeps its number, and its type within the groups that share an encoding; fields may be added
-and removed unless they are required; a field may move into a new oneof alone.
+and removed unless they are required; a field may move into a new oneof alone, and fields of a oneof stay together.
 """
 
 import base64
@@ -162,23 +162,25 @@ class _Comparison:
 
     def _oneofs(self, old: "DescriptorProto", new: "DescriptorProto", path: str) -> Iterator[Difference]:
         before, after = _oneof_names(old), _oneof_names(new)
-        numbers = {each.number for each in new.field}
-        existing = {each.number for each in old.field}
-        of_oneof: dict[str, list[int]] = {}
+        existing, left = {each.number for each in old.field}, {each.number for each in new.field}
+        origins: dict[str, set[str | int]] = {}
+        """Oneofs, and numbers of fields outside of them, from which each oneof has members."""
         for number, name in after.items():
-            of_oneof.setdefault(name, []).append(number)
-        for name, members in sorted(of_oneof.items()):
-            moved = [number for number in members if number in existing and number not in before]
-            if len(moved) > 1:
+            if number in existing:
+                origins.setdefault(name, set()).add(before.get(number, number))
+        for name, found in sorted(origins.items()):
+            # Each origin may be set beside the others in earlier data.
+            if sum(isinstance(each, int) for each in found) > 1:
                 yield Difference(
                     "MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"{path}/{name}", f"Several fields have moved to oneof '{name}'"
                 )
-            elif moved and any(number in before for number in members):
+            elif len(found) > 1:
                 yield Difference(
                     "FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}", f"A field has moved to the oneof '{name}'"
                 )
+        kept = {*after.values(), *(name for number, name in before.items() if number in left)}
         for number, name in before.items():
-            if number not in numbers and name in of_oneof:
+            if number not in left and name in kept:
                 yield Difference(
                     "ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}", f"A field of oneof '{name}' is removed"
                 )

@@ -83,8 +83,24 @@ def test_a_comparison_counts_patterns_and_values() -> None:
 
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+SHORT: Final = {**STRING, "maxLength": 5}
+VAGUE: Final = {**obj(a=STRING), "unevaluatedProperties": False, "allOf": [obj(b=STRING)]}
 ACCEPTED: Final = {
     "the same": (obj(a=STRING), obj(a=STRING)),
+    "the values of an enum are of the type": ({**STRING, "enum": ["a", "b"]}, STRING),
+    "whole numbers and others": ({"enum": [1, 2.5]}, NUMBER),
+    "one of all schemas is enough": ({"allOf": [NUMBER, SHORT]}, STRING),
+    "all schemas to any of fewer": ({"allOf": [NUMBER, STRING]}, {"anyOf": [STRING]}),
+    "all schemas to one of one": ({"allOf": [NUMBER, STRING]}, {"oneOf": [STRING]}),
+    "a property is added where unevaluated ones are refused": (
+        {**obj(a=STRING), "unevaluatedProperties": False},
+        {**obj(a=STRING, b=INTEGER), "unevaluatedProperties": False},
+    ),
+    "the same, where others say what is unevaluated": (VAGUE, VAGUE),
+    "an item is added that unevaluated ones are": (
+        {"prefixItems": [STRING], "unevaluatedItems": NUMBER},
+        {"prefixItems": [STRING, NUMBER], "unevaluatedItems": NUMBER},
+    ),
     "annotations": (obj(a=STRING), {**obj(a={**STRING, "description": "d", "title": "t"}), "$id": "x"}),
     "a property is removed from an open model": (obj(a=STRING, b=STRING), obj(a=STRING)),
     "an optional property is added to a closed model": (
@@ -193,6 +209,41 @@ REFUSED: Final = {
         NUMBER,
         {**NUMBER, "maximum": 2, "exclusiveMaximum": True},
         "EXCLUSIVE_MAXIMUM_ADDED",
+    ),
+    "a value of an enum is not of the type": ({"enum": ["a", 1]}, STRING, "TYPE_CHANGED"),
+    "a fraction is no integer": ({"enum": [2.5]}, INTEGER, "TYPE_CHANGED"),
+    "true is no number": ({"enum": [True]}, NUMBER, "TYPE_CHANGED"),
+    "an enum to a type with bounds": ({"enum": ["a"]}, SHORT, "TYPE_CHANGED"),
+    "no schema at all to one": ({"allOf": []}, STRING, "TYPE_CHANGED"),
+    "all schemas to any of others": (
+        {"allOf": [NUMBER, STRING]},
+        {"anyOf": [{"type": "null"}]},
+        "COMBINED_TYPE_SUBSCHEMAS_CHANGED",
+    ),
+    "unevaluated properties are refused now": (
+        obj(a=STRING),
+        {**obj(a=STRING), "unevaluatedProperties": False},
+        "ADDITIONAL_PROPERTIES_REMOVED",
+    ),
+    "a property is removed where unevaluated ones are refused": (
+        {**obj(a=STRING, b=STRING), "unevaluatedProperties": False},
+        {**obj(a=STRING), "unevaluatedProperties": False},
+        "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
+    ),
+    "a property is added that another schema may have": (
+        VAGUE,
+        {**VAGUE, **obj(a=STRING, b=INTEGER)},
+        "COMBINED_TYPE_SUBSCHEMAS_CHANGED",
+    ),
+    "an item is removed that unevaluated ones are not": (
+        {"prefixItems": [STRING, NUMBER], "unevaluatedItems": STRING},
+        {"prefixItems": [STRING], "unevaluatedItems": STRING},
+        "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+    ),
+    "minContains is more": (
+        {"contains": NUMBER, "minContains": 1},
+        {"contains": NUMBER, "minContains": 2},
+        "MIN_CONTAINS_INCREASED",
     ),
     "a pattern is another one": ({**STRING, "pattern": "a"}, {**STRING, "pattern": "b"}, "PATTERN_CHANGED"),
     "multipleOf is new": (INTEGER, {**INTEGER, "multipleOf": 2}, "MULTIPLE_OF_ADDED"),

@@ -139,12 +139,24 @@ PROTOBUF: Final[dict[str, Case]] = {
     "an enum gets a constant": (["enum E { A = 0; }"], "enum E { A = 0; B = 1; }", ALL),
     "an enum loses a constant": (["enum E { A = 0; B = 1; }"], "enum E { A = 0; }", ALL),
     "the package is another one": ([ONE], HEAD.replace("shop", "store") + ONE, NOTHING),
-    "a field moves to a new oneof": ([ONE], "message M { oneof o { int32 a = 1; int32 b = 2; } }", ALL),
+    "a field moves to a new oneof": ([ONE], "message M { oneof o { int32 a = 1; } }", ALL),
+    "a field moves to a new oneof with others": (
+        [ONE],
+        "message M { oneof o { int32 a = 1; int32 b = 2; } }",
+        BACKWARD,
+    ),
     "two fields move to a oneof": (
         ["message M { int32 a = 1; int32 b = 2; }"],
         "message M { oneof o { int32 a = 1; int32 b = 2; } }",
         FORWARD,
     ),
+    "a oneof is renamed": (["message M { oneof o { int32 a = 1; } }"], "message M { oneof p { int32 a = 1; } }", ALL),
+    "two oneofs become one": (
+        ["message M { oneof o { int32 a = 1; } oneof p { int32 b = 2; } }"],
+        "message M { oneof q { int32 a = 1; int32 b = 2; } }",
+        FORWARD,
+    ),
+    "a oneof is deleted": (["message M { oneof o { int32 a = 1; int32 b = 2; } }"], "message M {}", ALL),
     "a oneof gets a field": (
         ["message M { oneof o { int32 a = 1; } }"],
         "message M { oneof o { int32 a = 1; int32 b = 2; } }",

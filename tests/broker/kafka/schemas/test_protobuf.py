@@ -53,6 +53,15 @@ READABLE: Final = {
         "message M { oneof o { int32 a = 1; } }",
         "message M { oneof o { int32 a = 1; int32 b = 2; } }",
     ),
+    "a oneof is renamed": (
+        "message M { oneof o { int32 a = 1; int32 b = 2; } }",
+        "message M { oneof p { int32 a = 1; int32 b = 2; } }",
+    ),
+    "the fields of a oneof leave it": (
+        "message M { oneof o { int32 a = 1; int32 b = 2; } }",
+        "message M { int32 a = 1; int32 b = 2; }",
+    ),
+    "a oneof is removed with its fields": ("message M { oneof o { int32 a = 1; int32 b = 2; } }", "message M {}"),
     "optional": ("message M { int32 a = 1; }", "message M { optional int32 a = 1; }"),
     "the values of a map are promoted": (
         "message M { map<string, int32> a = 1; }",
@@ -95,6 +104,21 @@ UNREADABLE: Final = {
         "message M { int32 a = 1; oneof o { int32 b = 2; } }",
         "message M { oneof o { int32 a = 1; int32 b = 2; } }",
         "FIELD_MOVED_TO_EXISTING_ONEOF",
+    ),
+    "a field moves from one oneof to another": (
+        "message M { oneof o { int32 a = 1; int32 b = 2; } oneof p { int32 c = 3; } }",
+        "message M { oneof o { int32 a = 1; } oneof p { int32 c = 3; int32 b = 2; } }",
+        "FIELD_MOVED_TO_EXISTING_ONEOF",
+    ),
+    "two oneofs become one": (
+        "message M { oneof o { int32 a = 1; } oneof p { int32 b = 2; } }",
+        "message M { oneof q { int32 a = 1; int32 b = 2; } }",
+        "FIELD_MOVED_TO_EXISTING_ONEOF",
+    ),
+    "a oneof with another name loses a field": (
+        "message M { oneof o { int32 a = 1; int32 b = 2; } }",
+        "message M { oneof p { int32 a = 1; } }",
+        "ONEOF_FIELD_REMOVED",
     ),
     "a oneof loses a field": (
         "message M { oneof o { int32 a = 1; int32 b = 2; } }",
