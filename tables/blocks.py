@@ -5,7 +5,7 @@ are dropped before their records are touched: markers, aborted transactions, oth
 others are decoded together. Uncompressed batches are decoded in place.
 
 A producer may send a batch whose records cannot be decoded: nodes check its header only. It stops a reader who does not
-ask for the column `error`; to one who does it is a row.
+ask for the column `error`; to one who does it is a row, and so is a batch of very many records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,6 +55,8 @@ from anabranch.tables.types import TIMESTAMP, list_of
 UNFOLDED_BYTES_MAX: Final = 16 << 20
 """Compressed batches are decompressed up to this size, or one batch, at a time."""
 COMPRESSION_MASK: Final = 7
+RECORDS_MAX: Final = 4_000_000
+"""Records of a batch that become rows. Decoding takes some 200 bytes a record, and 128 MiB may hold 19 million."""
 ROWS_MAX: Final = 131_072
 """Maximum rows of an Arrow batch, which bounds the memory of a task."""
 COLUMN_TYPES: Final = {
@@ -123,6 +125,12 @@ class BlockDecoder:
         """
         heads = _read_batch_headers(data, blocks, where)
         keep = _choose(heads, blocks, self._timestamp_ms_min)
+        if self._shows_errors:
+            huge = keep & (heads.fields["count"] > RECORDS_MAX)
+            keep &= ~huge
+            for number in np.flatnonzero(huge).tolist():
+                many = f"{heads.fields['count'][number]} records, and {RECORDS_MAX} are the most"
+                yield self._broken_batch(data, heads, number, blocks, InvalidRecord(many))
         plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
         if plain.any():
             at = np.flatnonzero(plain)
@@ -136,12 +144,11 @@ class BlockDecoder:
             except KafkaError as error:
                 if not self._shows_errors:
                     raise
-                at = folded[begin : begin + 1]
-                bodies = _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at])
-                yield self._broken(data, bodies, blocks, error)
+                yield self._broken_batch(data, heads, int(folded[begin]), blocks, error)
+                begin += 1
             else:
                 yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
-            begin += len(at)
+                begin += len(at)
 
     def _emit(self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock]) -> Iterator[pa.RecordBatch]:
         """Decode batches, a limited number of records at a time."""
@@ -189,6 +196,12 @@ class BlockDecoder:
         columns = [self._column(field, data, records, bodies, blocks, source) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
+    def _broken_batch(
+        self, data: Any, heads: _BatchHeaders, number: int, blocks: Sequence[RequestedBlock], error: KafkaError
+    ) -> pa.RecordBatch:
+        at = np.array([number])
+        return self._broken(data, _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at]), blocks, error)
+
     def _broken(
         self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock], error: KafkaError
     ) -> pa.RecordBatch:
@@ -202,7 +215,7 @@ class BlockDecoder:
             "offset": max(int(bodies.base_offset[0]), wanted.start_offset),
             "timestamp": None if abs(time) > MS_MAX else time * 1000,
             "timestampType": int(bodies.append_time[0] >= 0),
-            "error": f"the batch cannot be decoded: {error}",
+            "error": f"the batch cannot be decoded: {error.message or error}",
         }
         return pa.RecordBatch.from_arrays(
             [pa.array([row.get(field.name)], field.type) for field in self._schema], schema=self._schema

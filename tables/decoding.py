@@ -31,6 +31,10 @@ from anabranch.tables.values import DecodeValue, decode_column
 
 NOT_UTF8: Final = "not valid UTF-8"
 END: Final = 2**31 - 1
+TEXT: Final = "value"
+"""Name of the column of texts."""
+NO_NAME: Final = "\0" * 16
+"""Name of a field that nothing has."""
 DecodeColumn = Callable[[pa.Array], pa.StructArray]
 
 
@@ -67,6 +71,19 @@ def json_decoder(kind: pa.StructType, zone: str, *, has_header: bool) -> Decoder
     kind = nullable(kind)
     decoder = JsonDecoder(kind, zone)
     return Decoder(kind, partial(_after_header, decoder) if has_header else decoder)
+
+
+def json_text_decoder() -> Decoder:
+    """Return the decoder of JSON without a schema: objects as texts, as they were sent."""
+    return Decoder(pa.struct([pa.field(TEXT, pa.string())]), _texts)
+
+
+def _texts(values: pa.Array) -> pa.StructArray:
+    # Any value of this field would do, and there is none.
+    errors = JsonDecoder(pa.struct([pa.field(NO_NAME, pa.string())]), "UTC")(values).field("error")
+    texts = pc.if_else(errors.is_null(), values, pa.scalar(None, values.type)).cast(pa.string())
+    data = pa.StructArray.from_arrays([texts], names=[TEXT], mask=texts.is_null())
+    return pa.StructArray.from_arrays([data, errors], names=["data", "error"])
 
 
 def avro_decoder(schema: RegisteredSchema | bytes, registry: SchemaRegistry | None, *, has_header: bool) -> Decoder:

@@ -7,7 +7,14 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from anabranch.tables.decoding import Decoder, avro_decoder, json_decoder, protobuf_decoder, schema_text
+from anabranch.tables.decoding import (
+    Decoder,
+    avro_decoder,
+    json_decoder,
+    json_text_decoder,
+    protobuf_decoder,
+    schema_text,
+)
 from anabranch.tables.errors import SchemaError, UnknownSchemaError
 from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
@@ -48,6 +55,8 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
         if asked.format == "auto":
             raise SchemaError("the format auto is that of the registry's schema: name the format of the file")
         part = Part(asked.format, asked.schema, message=asked.message)
+    elif asked.format == "json" and registry is None:
+        part = Part("json")
     else:
         if registry is None:
             raise SchemaError(f"the format {asked.format} needs a schema: that of a file or of a registry")
@@ -76,7 +85,9 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
         return None
     if part.format == "none":
         return Decoder(pa.struct([]), partial(refuse_column, reason=part.reason or ""))
-    assert part.schema is not None, "there is one to decode with"
+    if part.schema is None:
+        assert part.format == "json", "the only format whose values can be read without one"
+        return json_text_decoder()
     match part.format:
         case "json":
             kind = json_schema_type(schema_text(part.schema, "JSON"))

@@ -31,6 +31,8 @@ ABREAST_BATCHES_MIN: Final = 96
 """Number of batches of the longest one's size from which walking abreast is cheaper than one by one."""
 RUN_MIN: Final = 24
 """Records left in a batch from which neighbours of equal length are searched ..."""
+WALK_RECORDS_MAX: Final = 1 << 20
+"""Records walked one by one at a time, which bounds the memory of a list."""
 WALK_RECORDS: Final = 64
 """... and records walked one by one after a short run, before the next search."""
 RUN_BYTES_MIN: Final = 8 << 10
@@ -233,7 +235,7 @@ def _walk(data: Bytes, origin: int, end: int, left: int, starts: list[Int64s], e
             ends.append(first + (after - begin))
             at += run * size
             left -= run
-            singly = WALK_RECORDS if run >= RUN_MIN else singly * 2
+            singly = WALK_RECORDS if run >= RUN_MIN else min(singly * 2, WALK_RECORDS_MAX)
             steps = 0 if run >= RUN_MIN else min(left, singly)
         if steps:
             body = bytes(body)  # one copy makes each of the many steps faster

@@ -33,6 +33,7 @@ class Asked:
     """Contents of a schema file; None: the schema is in the registry. json: JSON Schema; avro: `.avsc`; protobuf: a
     descriptor set."""
     registry: Registry | None = None
+    """json: without a registry and a file, values are a column of texts, each an object of JSON."""
     subject: str = ""
     message: str | None = None
     """protobuf: full name of the message."""

@@ -65,12 +65,10 @@ def test_together_is_as_each_by_itself(kind: pa.DataType, zone: str) -> None:
     texts = [f'{{"{name}": {text}, "z": 7}}'.encode() for text in TEXTS for name in ("c", "unknown")]
     alone = [by_itself(text, schema, zone) for text in texts]
     for text, wanted in zip(texts, alone, strict=True):
-        # A single text is tried as a column, and beside others.
-        for beside in ([], [b'{"c": null}', None]):
-            found = JsonDecoder(schema, zone)(pa.array([text, *beside], pa.binary()))
-            found.validate(full=True)
-            assert found.type == wanted.type
-            assert str(found[:1].to_pylist()) == str(wanted.to_pylist()), text
+        found = JsonDecoder(schema, zone)(pa.array([text, b'{"c": null}', None], pa.binary()))
+        found.validate(full=True)
+        assert found.type == wanted.type
+        assert str(found[:1].to_pylist()) == str(wanted.to_pylist()), text
     assert str(JsonDecoder(schema, zone)(pa.array(texts, pa.binary())).to_pylist()) == str(
         pa.concat_arrays(alone).to_pylist()
     )

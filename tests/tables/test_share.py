@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, write_crc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.tables import blocks
 from anabranch.tables.errors import NotDecodableError
 from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.json_values import json_reader
@@ -158,6 +159,7 @@ def rows_of(share: Share) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=100, deadline=None)
 def test_every_record_of_read_committed_is_one_row(steps: list[Any]) -> None:
@@ -244,3 +246,25 @@ def test_columns_have_their_ids_in_the_file(tmp_path: Path) -> None:
 def test_an_empty_share_is_an_empty_file(tmp_path: Path) -> None:
     report, rows = made(share_of(tmp_path, [], question(JSON)))
     assert (report.rows, rows) == (0, [])
+
+
+def test_a_batch_of_very_many_records_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "RECORDS_MAX", 3)
+    batches = [
+        bytes(build_batch([Record(None, b"a", 5)] * count, base_offset=at, compression=Compression.ZSTD))
+        for at, count in ((0, 3), (3, 4), (7, 2))
+    ]
+    _, rows = made(share_of(tmp_path, batches, question(RAW)))
+    assert [row["_kafka"]["offset"] for row in rows] == [0, 1, 2, 3, 7, 8]
+    assert rows[3]["_kafka"]["error"] == "the batch cannot be decoded: 4 records, and 3 are the most"
+    assert rows[3]["_kafka"]["value_raw"] == batches[1][HEADER_BYTES:]
+
+
+def test_json_without_a_schema_is_a_column_of_texts(tmp_path: Path) -> None:
+    values = [GOOD, None, b"[]", b"\xff", b' {"a": 1}\n', b"{}{}"]
+    _, rows = made(
+        share_of(tmp_path, [bytes(build_batch([Record(None, each, 5) for each in values]))], question(Asked("json")))
+    )
+    assert [row["value"] for row in rows] == [GOOD.decode(), None, None, None, ' {"a": 1}\n', None]
+    assert [row["_kafka"]["error"] is None for row in rows] == [True, True, False, False, True, False]
+    assert rows[2]["_kafka"]["value_raw"] == b"[]"
