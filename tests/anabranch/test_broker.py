@@ -120,8 +120,12 @@ def test_records_are_read_back(broker: Broker) -> None:
     second = Record(1, 0, 1_700_000_000_000, b"k", None, (("h", b"\x00\xff"), ("none", None)))
     assert broker.records("read") == [Record(0, 0, 5, None, b"", ()), Record(0, 1, 6, None, b"\xfe", ()), second]
     assert broker.records("read", partition=1) == [second]
-    with pytest.raises(BrokerError, match="there is no topic 'nothing'"):
+    with pytest.raises(BrokerError, match=r"there is no topic 'nothing'$"):
         broker.records("nothing")
+    with pytest.raises(BrokerError, match=r"there is no topic 'raed'. Did you mean 'read'\?"):
+        broker.records("raed")
+    with pytest.raises(BrokerError, match=r"there is no topic 'raed'. Did you mean 'read'\?"):
+        broker.delete_topic("raed")
     with pytest.raises(BrokerError, match="topic 'read' has 2 partitions, and no partition 2"):
         broker.records("read", partition=2)
 
@@ -200,8 +204,10 @@ def test_an_answer_can_be_lost(broker: Broker, idempotent: bool) -> None:
 
 
 def test_bad_orders_are_refused_and_change_nothing(broker: Broker) -> None:
-    with pytest.raises(BrokerError, match="unknown error code 'NO_SUCH_CODE'"):
-        broker.fail_next("Produce", "NO_SUCH_CODE")
+    with pytest.raises(BrokerError, match="unknown error code 'NONSENSE': expected a name such as NOT_LEADER_OR_FOLL"):
+        broker.fail_next("Produce", "NONSENSE")
+    with pytest.raises(BrokerError, match=r"unknown error code 'not_leader'. Did you mean 'NOT_LEADER_OR_FOLLOWER'"):
+        broker.fail_next("Produce", "not_leader")
     with pytest.raises(BrokerError, match="NONE is no error"):
         broker.fail_next("Produce", 0)
     with pytest.raises(BrokerError, match="times: expected a number from 1"):

@@ -2,8 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -41,12 +40,6 @@ class PointType(click.ParamType[Point]):
             return parse_point(str(value), time.time_ns() // 1_000_000)
         except BadPoint as error:
             self.fail(str(error), param, ctx)
-
-
-def near_text(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: a question with the known ones that are near, or nothing."""
-    near = get_close_matches(name, known)
-    return f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> Mapping[str, str]:

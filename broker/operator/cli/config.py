@@ -9,13 +9,14 @@ import click
 from rich.console import Console
 
 from anabranch.broker.node.settings.sizes import parse_size
-from anabranch.broker.operator.cli.arguments import near_text, parse_pairs, plan_option
+from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.client.cluster import Cluster
 from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
 from anabranch.client.errors import ClientError
 from anabranch.output import emit, make_table, output_option, plain
+from anabranch.spelling import near_text
 
 ALL_BROKERS: Final = "all"
 """Name of the configs of all brokers."""

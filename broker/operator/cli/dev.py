@@ -1,7 +1,6 @@
 """`anabranch dev`: run a node whose data is in memory, until a signal."""
 
 import asyncio
-import difflib
 import gc
 import signal
 import sys
@@ -26,6 +25,7 @@ from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.errors import StorageError
+from anabranch.spelling import near_text
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
@@ -132,8 +132,7 @@ def _setting(text: str) -> tuple[str, str]:
         raise click.BadParameter(f"expected AREA.NAME=VALUE, found {text!r}", param_hint="--set")
     names = [f"{each.area}.{each.name}" for each in all_settings()]
     if name not in names:
-        near = difflib.get_close_matches(name, names)
-        advice = f". Did you mean {' or '.join(map(repr, near))}?" if near else "; `anabranch serve --help` lists them"
+        advice = near_text(name, names) or "; `anabranch serve --help` lists them"
         raise BadSetting(f"unknown setting {name!r}{advice}")
     return name, value
 

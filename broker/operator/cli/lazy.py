@@ -3,12 +3,12 @@
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import click
 
 from anabranch.extras import MissingExtra, needed
+from anabranch.spelling import near_text
 
 PACKAGE: Final = "anabranch.broker.operator.cli"
 INTERRUPTED: Final = 130
@@ -53,10 +53,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the subcommand, or fail with the names that are near."""
-        if args and args[0] not in self._subcommands and not args[0].startswith("-"):
-            near = get_close_matches(args[0], self.list_commands(ctx))
-            if near:
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?")
+        is_unknown = args and args[0] not in self._subcommands and not args[0].startswith("-")
+        if is_unknown and (near := near_text(args[0], self.list_commands(ctx))):
+            ctx.fail(f"No such command {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:

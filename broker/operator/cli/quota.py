@@ -20,7 +20,7 @@ from anabranch.broker.kafka.quotas.entities import (
 )
 from anabranch.broker.kafka.quotas.requests import alter_request
 from anabranch.broker.node.settings.sizes import parse_size, size_text
-from anabranch.broker.operator.cli.arguments import near_text, parse_pairs, plan_option
+from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.client.cluster import Cluster
 from anabranch.client.connection import error_text
@@ -32,6 +32,7 @@ from anabranch.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
+from anabranch.spelling import near_text
 
 EXACT, DEFAULT = 0, 1
 """Match types of a filter."""

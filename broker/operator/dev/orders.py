@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, Final
 
 from anabranch.broker.api.handlers import HANDLERS
@@ -22,6 +21,7 @@ from anabranch.broker.operator.dev.time_travel import travel
 from anabranch.protocol.api import Api
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.registry import APIS
+from anabranch.spelling import near_text
 
 USER: Final = User("User:test", "127.0.0.1")
 DELAY_MAX_MS: Final = 600_000
@@ -57,7 +57,9 @@ class Orders:
                 await _set_password(serving, name, password, bytes.fromhex(salt))
             case {"bounds": str(name), "committed": bool(committed)}:
                 topic = serving.topics.get(name)
-                return {"bounds": None if topic is None else _bounds(topic, committed=committed)}
+                if topic is None:
+                    return {"bounds": None, "near": self._near(name)}
+                return {"bounds": _bounds(topic, committed=committed)}
             case {"read": str(name), "partition": int(index), "offset": int(offset), "committed": bool(committed)}:
                 records, position = await read(self._local, USER, name, index, offset, committed=committed)
                 return {"records": [row(each) for each in records], "next": position}
@@ -97,8 +99,12 @@ class Orders:
     def _topic(self, name: str) -> Topic:
         topic = self._serving.topics.get(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}{self._near(name)}")
         return topic
+
+    def _near(self, name: str) -> str:
+        """Return the end of a message about a topic that is not there."""
+        return near_text(name, (each.name for each in self._serving.topics))
 
 
 def parsed(line: bytes) -> Any:
@@ -139,7 +145,9 @@ def error_code(name: object) -> ErrorCode:
     try:
         found = ErrorCode[name.upper()] if isinstance(name, str) else ErrorCode(int(str(name)))
     except (KeyError, ValueError):
-        raise BadOrder(f"unknown error code {name!r}: expected a name such as NOT_LEADER_OR_FOLLOWER") from None
+        errors = (each.name for each in ErrorCode if each is not ErrorCode.NONE)
+        advice = near_text(str(name), errors) or ": expected a name such as NOT_LEADER_OR_FOLLOWER"
+        raise BadOrder(f"unknown error code {name!r}{advice}") from None
     if found is ErrorCode.NONE:
         raise BadOrder("NONE is no error")
     return found
@@ -150,9 +158,7 @@ def _api(name: object) -> Api:
     by_name = {each.name: each for each in APIS.values()}
     found = by_name.get(str(name))
     if found is None:
-        near = get_close_matches(str(name), by_name)
-        advice = f". Did you mean {' or '.join(map(repr, near))}?" if near else ", expected one such as Produce"
-        raise BadOrder(f"unknown API {name!r}{advice}")
+        raise BadOrder(f"unknown API {name!r}{near_text(str(name), by_name) or ': expected a name such as Produce'}")
     return found
 
 

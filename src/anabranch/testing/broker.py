@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from anabranch.broker.node.settings.known import KAFKA_RELEASES
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.extras import MissingExtra, install_command
+from anabranch.spelling import near_text
 from anabranch.testing.process import ORDER_TIMEOUT_S, START_TIMEOUT_S, BrokerError, BrokerProcess
 from anabranch.testing.security import Security
 from anabranch.testing.snapshots import Snapshot, elsewhere, put_back, take
@@ -90,7 +91,7 @@ class Broker:
         """
         servers = self.bootstrap_servers
         if user is not None and user not in self._security.users:
-            raise BrokerError(f"the broker has no user {user!r}")
+            raise BrokerError(f"the broker has no user {user!r}{near_text(user, self._security.users)}")
         assert self._folder is not None, "it runs"
         return {"bootstrap.servers": servers, **self._security.client_settings(self._folder.path, user)}
 
@@ -403,7 +404,8 @@ class Broker:
         self._first()
         until_s = time.perf_counter() + ORDER_TIMEOUT_S
         while True:
-            answers = [(node, node.order(bounds=topic, committed=committed)["bounds"]) for node in self._serving()]
+            found = [(node, node.order(bounds=topic, committed=committed)) for node in self._serving()]
+            answers = [(node, answer["bounds"]) for node, answer in found]
             if all(bounds is not None for _, bounds in answers):
                 count = max(len(bounds) for _, bounds in answers)
                 led = {
@@ -415,7 +417,7 @@ class Broker:
                 if len(led) == count:
                     return [led[index] for index in range(count)]
             elif self._count == 1 or all(bounds is None for _, bounds in answers):
-                raise BrokerError(f"there is no topic {topic!r}")
+                raise BrokerError(f"there is no topic {topic!r}{found[0][1]['near']}")
             if time.perf_counter() > until_s:
                 raise BrokerError(f"topic {topic!r}: not all partitions have a leader after {ORDER_TIMEOUT_S:g} s")
             time.sleep(POLL_S)
