@@ -1,5 +1,6 @@
 """Tokens: asked for once, kept for the tab, and what a reader sees."""
 
+import urllib.error
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.console.browser import ConsolePage, console_page
 from tests.support.node import NodeProcess
+from tests.support.waiting import wait_until
 
 READ, OPERATE = "r" * 20, "o" * 20
 
@@ -56,6 +58,20 @@ def test_a_wrong_token_is_refused_and_a_right_one_kept_for_the_tab(console: Cons
     page.get_by_role("button", name="Sign out").click()
     expect(page.locator("main h1")).to_have_text("Sign in")
     assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_new_tab_fails_no_authentication(console: ConsolePage, guarded: NodeProcess) -> None:
+    before = len(guarded.events("authentication failed"))
+    page = console.open()
+    expect(page.locator("main h1")).to_have_text("Sign in")
+    page.reload()
+    expect(page.locator("main h1")).to_have_text("Sign in")
+    assert console.problems == []
+    # What is in the log behind this one was not there before it.
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        guarded.ask("/api/v1/status")
+    wait_until(lambda: len(guarded.events("authentication failed")) > before, "it is logged")
+    assert [each["action"] for each in guarded.events("authentication failed")[before:]] == ["GET /api/v1/status"]
 
 
 def test_a_reader_is_offered_no_changes_and_no_records(console: ConsolePage) -> None:

@@ -74,7 +74,7 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
 
     page.get_by_role("link", name="made-here").click()
     page.get_by_role("button", name="Delete").click()
-    expect(dialog.locator(".plan")).to_contain_text("1 records")
+    expect(dialog.locator(".plan")).to_contain_text("up to 1 record ")
     delete = dialog.get_by_role("button", name="Delete the topic")
     expect(delete).to_be_disabled()
     expect(dialog.get_by_label("Type made-here to confirm")).to_be_focused()

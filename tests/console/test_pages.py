@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import urllib.request
 from typing import Any
 
 import pytest
@@ -115,8 +116,9 @@ def test_topics_can_be_searched_sorted_and_opened(console: ConsolePage, shop: Sh
     expect(page.get_by_role("row", name="customers")).to_contain_text(f"{shop_topics(shop)['customers']['bytes']} B")
     page.get_by_label("Internal topics").check()
     expect(page.get_by_role("link", name="__consumer_offsets", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Records").click()
+    page.get_by_role("button", name="Offsets").click()
     expect(page.locator("tbody tr").first).to_contain_text("orders")
+    expect(page.get_by_text("Offsets from start to end: there are no more records than that")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("ord")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -312,8 +314,10 @@ def test_a_partition_shows_where_its_bytes_are(console: ConsolePage) -> None:
     expect(page.locator(".map-details")).to_contain_text("write-ahead log: durable, not yet in an object")
     page.keyboard.press("End")
     expect(page.locator(".map-details")).to_contain_text("objects of this partition alone")
+    table = page.get_by_role("group", name="Where the bytes are")
+    expect(table, "there is room for it").to_contain_text("Stream objects")
     page.get_by_text("The same as a table").click()
-    expect(page.get_by_role("group", name="Where the bytes are")).to_contain_text("Stream objects")
+    expect(table).to_be_hidden()
     expect(page.get_by_role("group", name="Producers").locator("tbody tr")).to_have_count(1)
     assert console.violations() == []
 
@@ -330,6 +334,79 @@ def test_a_group_that_lags_shows_by_how_much(console: ConsolePage, shop: Shop) -
     send_order(shop.producer, 0)
     assert shop.producer.flush(60) == 0
     expect(lag).to_have_text(str(LAG + 1))
+
+
+def stub_group(console: ConsolePage, shop: Shop, **changed: object) -> None:
+    """Let the page of the group `billing` show something else."""
+    found = json.loads(shop.node.ask("/api/v1/groups/billing"))
+    console.page.route("**/api/v1/groups/billing", lambda route: route.fulfill(json={**found, **changed}))
+
+
+def test_long_names_stay_in_their_charts(browser: Browser, shop: Shop) -> None:
+    names = ["x" * 120, "shop.europe-west.orders-of-private-customers.enriched.v3", "short"]
+    row = {
+        "partition": 0,
+        "start_offset": 0,
+        "end_offset": 9,
+        "committed": 4,
+        "lag": 5,
+        "metadata": "",
+        "member_id": None,
+    }
+    for viewport in (DESKTOP, PHONE):
+        with console_page(browser, shop.admin, viewport=viewport) as console:
+            stub_group(console, shop, offsets=[{**row, "topic": name} for name in names], lag=15)
+            page = console.open("groups/billing")
+            expect(page.locator(".legend")).to_have_count(4)
+            outside = page.evaluate("""[...document.querySelectorAll(".legend")].filter((each) => {
+                const [inner, outer] = [each, each.closest("figure")].map((one) => one.getBoundingClientRect());
+                return inner.left < outer.left || inner.right > outer.right;
+            }).map((each) => each.textContent)""")
+            assert outside == []
+            assert console.width() <= console.viewport["width"]
+
+
+def test_addresses_stay_whole(browser: Browser, shop: Shop) -> None:
+    with console_page(browser, shop.admin, viewport=PHONE) as console:
+        addresses = ["10.0.0.1:9092", "/10.20.30.40", "[2001:db8::1]:9092", "2001:db8::1", "kafka-1.example.com:9092"]
+        parts = console.open("groups").evaluate(
+            "(texts) => import('/console/js/components/basics.js').then(({ Name }) =>"
+            " texts.map((text) => Name({ text }).map(([part]) => part)))",
+            [*addresses, "User:alice at 10.0.0.1"],
+        )
+        assert parts[:4] == [[each] for each in addresses[:4]]
+        assert parts[4:] == [["kafka-", "1.", "example.", "com:", "9092"], ["User:", "alice ", "at ", "10.0.0.1"]]
+        member = {
+            "member_id": "m-1",
+            "client_id": "analytics-of-the-shop-1",
+            "host": "/10.20.30.40",
+            "instance_id": None,
+        }
+        stub_group(console, shop, members=[{**member, "assignments": [{"topic": "orders", "partition": 0}]}])
+        page = console.open("groups/billing")
+        host = page.get_by_role("group", name="Members").get_by_role("cell", name="/10.20.30.40")
+        assert host.evaluate(LINES) == ["/10.20.30.40"]
+        assert page.evaluate(CUT_TABLES) == []
+
+
+def test_sections_that_do_not_fit_are_announced(browser: Browser, shop: Shop) -> None:
+    with console_page(browser, shop.admin) as console:
+        console.open()
+        expect(console.page.locator(".arrow-before, .arrow-after")).to_have_count(0)
+    with console_page(browser, shop.admin, viewport=PHONE) as console:
+        page = console.open()
+        before, after = page.locator(".arrow-before"), page.locator(".arrow-after")
+        expect(before).to_have_count(0)
+        expect(page.get_by_role("link", name="Audit")).not_to_be_in_viewport()
+        after.tap()
+        expect(before).to_be_visible()
+        page.get_by_role("link", name="Audit").scroll_into_view_if_needed()
+        expect(after).to_have_count(0)
+        before.tap()
+        expect(after).to_be_visible()
+        page = console.open("audit")  # the section of the page is in view from the start
+        expect(page.get_by_role("link", name="Audit")).to_be_in_viewport(ratio=1)
+        assert console.violations() == []
 
 
 def test_an_open_transaction_is_shown(console: ConsolePage) -> None:
@@ -363,6 +440,66 @@ def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsoleP
     page.get_by_role("button", name="Back to").click()
     expect(put).to_have_value("0.005")
     assert stored(page) is None
+
+
+COSTS = "import('/console/js/pages/costs.js')"
+
+
+def test_costs_rest_on_whole_cycles_of_uploads(console: ConsolePage) -> None:
+    page = console.open("topics")
+
+    def basis(*uploads: int, started_ms: int | None = None) -> Any:
+        """What costs are estimated from when a page has watched for so many times 10 s, with 7 calls an upload."""
+        samples = [
+            {"at_ms": 10_000 * at, "uploads": {"count": each}, "store_calls": {"put": 100 + 7 * each}}
+            for at, each in enumerate(uploads)
+        ]
+        return page.evaluate(
+            f"([samples, started]) => {COSTS}.then((_) => _.basisOf(samples, started))", [samples, started_ms]
+        )
+
+    assert basis() is None
+    assert basis(0, 0, 0, 0, 0, started_ms=0) is None, "calls may come with an upload that is still to come"
+    assert basis(0, 0, 1, 1, 1, 1, 1, started_ms=0) is None, "one end, and no whole cycle"
+    watched = {"calls": {"put": 14}, "elapsed_ms": 50_000, "uploads": 2, "isWatched": True}
+    assert basis(4, 5, 5, 6, 6, 6, 7, 7, 7) == watched, "from the first end to the last one"
+    since_start = {"calls": {"put": 121}, "elapsed_ms": 20_000, "uploads": 3, "isWatched": False}
+    assert basis(3, 3, 3, started_ms=0) == since_start
+    assert basis(3, 3, started_ms=0) is None, "it has just started"
+    assert basis(3, 3, 3) is None
+
+
+def test_an_estimate_says_what_it_rests_on_or_when_there_will_be_one(console: ConsolePage, shop: Shop) -> None:
+    page = console.open("storage")
+    calls = page.get_by_role("region", name="Calls to the store")
+    total = calls.get_by_role("row", name="All").get_by_role("cell").last
+    expect(calls).to_contain_text(
+        "It is too early to estimate a month: most calls come with uploads, of which there were 0"
+    )
+    expect(calls).to_contain_text("While records arrive, the estimate follows in 3 h at the latest.")
+    expect(total).to_have_text("\N{EN DASH}")
+    expect(page.get_by_text("an upload starts at ")).to_have_text(
+        re.compile(r"an upload starts at [\d.]+ MiB, or after 1 h$")
+    )
+    figures = json.loads(shop.node.ask("/api/v1/cluster/figures"))
+    storage = json.loads(shop.node.ask("/api/v1/storage"))
+    started_ms = figures["nodes"][0]["started_ms"]
+    with urllib.request.urlopen(f"http://{shop.admin}/api/v1/live", timeout=60) as answer:
+        line = json.loads(next(each for each in answer if each.strip()))
+    uploads = {**storage["uploads"], "count": 40}
+    sample = {
+        **line,
+        "at_ms": started_ms + 7_200_000,
+        "uploads": uploads,
+        "store_calls": {**line["store_calls"], "put": 4000},
+    }
+    page.route("**/api/v1/live", lambda route: route.fulfill(body=json.dumps(sample) + "\n"))
+    page.reload()
+    expect(calls).to_contain_text(
+        "Estimated from 40 uploads in 2 h, since the node started, with compaction as far as it ran"
+    )
+    expect(calls.get_by_role("row", name=re.compile("^PUT "))).to_contain_text("1,440,000")
+    expect(total).to_have_text(re.compile(r"^\$7\.\d\d$"))  # 1,440 times half a cent, and what is kept
 
 
 def stored(page: Page) -> str | None:

@@ -261,6 +261,7 @@ def test_quotas_are_set_changed_and_removed(console: ConsolePage, secure: Secure
     expect(page.get_by_role("row", name="user carol, any client id")).to_contain_text(
         "Consume: 1.5 KiB/sProduce: 10 MiB/s"
     )
+    expect(page.get_by_role("status").filter(has_text="with quotas")).to_have_text("1 entity with quotas")
     dialog = page.get_by_role("dialog")
     page.keyboard.press("n")
     dialog.get_by_label("Of", exact=True).select_option("ip")

@@ -122,6 +122,10 @@ class AdminAccess:
             raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
         return client
 
+    def needs_token(self, principal: str) -> bool:
+        """Return whether a client needs a token to read, as its certificate, or to reach the port, is not enough."""
+        return not self.is_open and self._level_of(principal) == Level.NOTHING
+
     def may_operate(self, headers: Mapping[str, str], principal: str) -> bool:
         """Return whether a client that may read may also change things."""
         if self._settings.is_open:

@@ -4,7 +4,8 @@
     /schema-registry/... Confluent's REST API for schemas: see `broker.operator.admin.schema_registry`
     GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
     /health...           see `broker.operator.admin.health`
-    /console/...         the console's files: see `broker.operator.admin.console`
+    /console/...         the console's files: see `broker.operator.admin.console`; `authentication` there is whether a
+                         browser needs a token
 
 By default it listens on loopback, without authentication; see `broker.operator.admin.access`. The limits on connections
 are in `broker.operator.admin.connections`.
@@ -106,6 +107,7 @@ class AdminServer:
         router.add_get("/health/ready", self._ready, allow_head=False)
         router.add_get("/", console.redirect, allow_head=False)
         router.add_get("/console", console.redirect, allow_head=False)
+        router.add_get(CONSOLE_PREFIX + "authentication", self._authentication, allow_head=False)
         router.add_get(CONSOLE_PREFIX + "{path:.*}", console.file, allow_head=False)
         return application
 
@@ -224,6 +226,11 @@ class AdminServer:
         self._node.serving.audit.record(event, principal=client, host=host, listener="admin", **known)
 
     # pages
+
+    async def _authentication(self, request: web.Request) -> web.Response:
+        """Say whether the console needs a token. One that is sent along has no influence: nobody can try some here."""
+        assert self._access is not None, "it listens"
+        return web.json_response({"needs_token": self._access.needs_token(self._principal(request))})
 
     async def _registry(self, request: web.Request) -> web.StreamResponse:
         from anabranch.broker.operator.admin.schema_registry import answer_http

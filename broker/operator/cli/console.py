@@ -36,8 +36,8 @@ def console(
     if not _serves(port, wait_s):
         raise click.ClickException(f"{port} has no console: it is no admin port, or that of an older node")
     click.echo(port.url + CONSOLE_PREFIX)
-    if not no_browser:
-        webbrowser.open(port.url + CONSOLE_PREFIX)
+    if not no_browser and not webbrowser.open(port.url + CONSOLE_PREFIX):
+        click.echo("no browser was found here: open the address in one that reaches this machine", err=True)
 
 
 def _serves(port: AdminPort, wait_s: float) -> bool:

@@ -80,6 +80,8 @@ class Uploads(Model):
     retries: int
     threshold_bytes: int
     """Size of the data at which the next one starts."""
+    age_ms: int
+    """Age of the oldest data at which it starts, whatever the size."""
 
 
 class StorageState(Model):
@@ -311,6 +313,7 @@ def upload_state(node: Node) -> Uploads:
         bytes=stats.upload_bytes,
         retries=stats.upload_retries,
         threshold_bytes=node.serving.storage.upload_threshold_bytes,
+        age_ms=node.serving.settings.storage.upload_age_ms,
     )
 
 

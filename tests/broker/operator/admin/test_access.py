@@ -138,6 +138,7 @@ def test_certificates_read_and_those_of_operators_operate(tmp_path: Path) -> Non
         401,
     ]
     assert outcome(access, "GET", "User:CN=c") == 200
+    assert [access.needs_token(name) for name in ("User:CN=c", "")] == [False, True]
 
 
 def test_tokens_in_files_can_be_replaced(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
+from structlog.testing import capture_logs
 from yarl import URL
 
 from anabranch.broker.operator.admin.console import CONTENT_SECURITY_POLICY, Console
@@ -49,6 +50,22 @@ async def test_files_are_served_with_a_policy_and_from_memory(tmp_path: Path, mo
                 assert answer.status == 404, path
         async with session.post(f"{base}/console/") as answer:
             assert answer.status == 401, "only reading needs no token"
+
+
+async def test_the_question_whether_a_token_is_needed_is_no_way_to_try_some(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with running_node(tmp_path, admin_read_token=READ) as node, ClientSession() as session:
+            url = f"http://{node.ports.admin_address}/console/authentication"
+            for headers in ({}, {"Authorization": f"Bearer {READ}"}, {"Authorization": "Bearer wrong"}):
+                async with session.get(url, headers=headers) as answer:
+                    assert (answer.status, await answer.json()) == (200, {"needs_token": True})
+        async with (
+            running_node(tmp_path / "open") as node,
+            ClientSession() as session,
+            session.get(f"http://{node.ports.admin_address}/console/authentication") as answer,
+        ):
+            assert await answer.json() == {"needs_token": False}
+    assert [each for each in logs if each["event"] == "authentication failed"] == []
 
 
 async def test_a_node_serves_the_page_of_the_package(tmp_path: Path) -> None:

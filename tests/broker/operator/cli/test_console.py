@@ -23,13 +23,26 @@ def test_a_node_names_its_console_when_it_serves(tmp_path: Path) -> None:
 
 async def test_it_prints_the_address_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
+
+    def open_it(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_it)
     async with running_node(tmp_path, admin_read_token="r" * 20) as node:  # the page itself asks for the token
         url = f"http://{node.ports.admin_address}/console/"
         for more, expected in ((["--no-browser"], []), ([], [url])):
             result = await to_thread(CliRunner().invoke, console, ["--admin", node.ports.admin_address, *more])
             assert (result.exit_code, result.output) == (0, f"{url}\n")
             assert opened == expected
+
+
+async def test_a_machine_without_a_browser_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webbrowser._tryorder", [])  # which is what it finds on such a machine
+    async with running_node(tmp_path) as node:
+        result = await to_thread(CliRunner().invoke, console, ["--admin", node.ports.admin_address])
+    assert (result.exit_code, result.stdout) == (0, f"http://{node.ports.admin_address}/console/\n")
+    assert result.stderr == "no browser was found here: open the address in one that reaches this machine\n"
 
 
 def test_a_node_that_does_not_answer_is_one_line() -> None:

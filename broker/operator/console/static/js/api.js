@@ -125,6 +125,8 @@ async function* lines(path, signal) {
 
 export const api = {
   probe,
+  /** Ask whether this browser needs a token, without one: to be refused would be a failed authentication in the audit log. */
+  needsToken: async (signal) => (await json("GET", "authentication", { signal })).needs_token,
   session: (signal) => get(["session"], {}, signal),
   cluster: (signal) => get(["cluster"], {}, signal),
   figures: (signal) => get(["cluster", "figures"], {}, signal),

@@ -4,35 +4,20 @@ import { html, useEffect, useRef, useState } from "./html.js";
 import { SHORTCUTS, startKeys } from "./keys.js";
 import { usePoll } from "./poll.js";
 import { href, useRoute } from "./router.js";
-import { dismiss, update, useStore } from "./store.js";
+import { dismiss, getState, update, useStore } from "./store.js";
 import { currentTheme, nextTheme } from "./theme.js";
 import { duration } from "./format.js";
 import { Dialog } from "./components/dialog.js";
 import { ErrorLine } from "./components/basics.js";
+import { Sections } from "./components/sections.js";
 import { SignIn } from "./pages/sign_in.js";
 import { findPage } from "./pages/index.js";
 
-/** Sections: name, path, and whether a session has it. */
-const SECTIONS = [
-  ["Cluster", []],
-  ["Topics", ["topics"]],
-  ["Groups", ["groups"]],
-  ["Transactions", ["transactions"]],
-  ["Storage", ["storage"]],
-  ["Balance", ["balance"]],
-  ["Connect", ["connect"], (session) => session?.has_connect],
-  ["Security", ["security"]],
-  ["Quotas", ["quotas"]],
-  ["Audit", ["audit"], (session) => session?.role === "operator"],
-];
 const CLUSTER_MS = 10_000;
 /** Pause between the questions whether the node answers. */
 const PROBE_PAUSE_MS = 2_000;
 /** Pause between attempts while the node does not answer. */
 const AGAIN_MS = 1_500;
-
-/** The section of a page: nodes belong to the cluster. */
-const sectionOf = (route) => (route.path[0] === "nodes" ? "" : (route.path[0] ?? ""));
 
 export function App() {
   const route = useRoute();
@@ -46,6 +31,10 @@ export function App() {
   const poll = usePoll(
     async (signal) => {
       if (needsToken) return null;
+      if (getState().session === null && !hasToken() && (await api.needsToken(signal))) {
+        update({ needsToken: true });
+        return null;
+      }
       update({ session: await api.session(signal) });
       const cluster = await api.cluster(signal);
       update({ cluster });
@@ -82,7 +71,6 @@ function Page({ route }) {
   const path = route.path.join("/");
   useEffect(() => {
     document.title = `${title} – Anabranch`;
-    document.querySelector(".sections [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (!isFirst.current) {
       scrollTo(0, 0);
       document.querySelector("main h1")?.focus({ preventScroll: true });
@@ -104,13 +92,7 @@ function Header({ showHelp, route }) {
   return html`
     <header class="top">
       <a class="brand" href=${href([])}><img src="icon.svg" alt="" width="24" height="24" /><span>Anabranch</span></a>
-      <nav class="sections" aria-label="Sections">
-        ${SECTIONS.filter(([, , isThere]) => !isThere || isThere(session)).map(
-          ([text, path]) => html`
-            <a href=${href(path)} aria-current=${sectionOf(route) === (path[0] ?? "") ? "page" : undefined}>${text}</a>
-          `,
-        )}
-      </nav>
+      <${Sections} route=${route} />
       <div class="top-right">
         ${session && html`<span class="where" title=${cluster ? `cluster ${cluster.cluster_id}` : ""}>node ${session.node_id}</span>`}
         ${session?.role === "reader" && html`<span class="badge">read only</span>`}

@@ -89,9 +89,9 @@ export const timeOfField = (text) => new Date(`${text}Z`).getTime();
 /** The same time in the browser's time zone, with the zone's name. */
 export const localTime = (at_ms) => new Date(at_ms).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" });
 
-/** `1 topic`, `3 topics`. */
-export function count(value, word) {
-  return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
+/** `1 topic`, `3 topics`; `several` is the plural of a word that takes no s. */
+export function count(value, word, several = `${word}s`) {
+  return `${number(value)} ${value === 1 ? word : several}`;
 }
 
 /** `$1.23`, or `< $0.01`. */

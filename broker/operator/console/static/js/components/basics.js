@@ -4,8 +4,12 @@ import { localTime, time } from "../format.js";
 import { html, useState } from "../html.js";
 import { useStore } from "../store.js";
 
-/** Parts of a name between which a line may break. */
-const NAME_PARTS = /.{1,18}?[-._,:/@\s]+|.{1,18}/gs;
+/**
+ * Parts of a name between which a line may break: an address with its port is one of them (`/10.0.0.1:9092`, `[::1]:9092`,
+ * `2001:db8::1`).
+ */
+const NAME_PARTS =
+  /\/?(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|\[[\da-f:.]+\](?::\d{1,5})?|(?:[\da-f]{0,4}:){2,7}[\da-f]{0,4}|.{1,18}?[-._,:/@\s]+|.{1,18}/gis;
 
 /** The head of a page: a title, and what can be done. The shell moves the focus to the title of a new page. */
 export function PageHead({ title, crumbs = [], children }) {

@@ -2,8 +2,8 @@
 import uPlot from "../../vendor/uplot.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { clock } from "../format.js";
+import { Name } from "./basics.js";
 
-const HEIGHT = 150;
 /** Points in time that make a curve. */
 const POINTS_MIN = 2;
 /** Steps between the labels of an axis: of times in seconds, of sizes in bytes, of other numbers. */
@@ -21,12 +21,14 @@ function colour(element, name) {
   return found;
 }
 
+/** The style sheet says how high a chart is. */
+const sizeOf = (element) => ({ width: Math.max(element.clientWidth, 120), height: element.clientHeight });
+
 function options(element, series, format, isBytes) {
   const grid = { stroke: colour(element, "--border"), width: 1 };
   const axis = { stroke: colour(element, "--muted"), grid, ticks: grid, font: "11px system-ui" };
   return {
-    width: Math.max(element.clientWidth, 120),
-    height: HEIGHT,
+    ...sizeOf(element),
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false } },
     scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
@@ -70,9 +72,7 @@ export function Chart({ label, times_ms, series, format, isBytes }) {
       plot.current = new uPlot(made, data(times_ms, series), element);
     };
     make();
-    const observer = new ResizeObserver(() =>
-      plot.current.setSize({ width: Math.max(element.clientWidth, 120), height: HEIGHT }),
-    );
+    const observer = new ResizeObserver(() => plot.current.setSize(sizeOf(element)));
     observer.observe(element);
     document.addEventListener("console:theme", make);
     return () => {
@@ -94,7 +94,7 @@ export function Chart({ label, times_ms, series, format, isBytes }) {
           (each, position) => html`
             <span class="legend">
               <span class="swatch s${(position % 6) + 1}" aria-hidden="true"></span>
-              ${each.label} <b class="numeric">${index < 0 || each.values[index] === null ? "–" : format(each.values[index])}</b>
+              <${Name} text=${each.label} /> <b class="numeric">${index < 0 || each.values[index] === null ? "–" : format(each.values[index])}</b>
             </span>
           `,
         )}

@@ -107,7 +107,7 @@ function Traffic({ poll, samples }) {
   return html`
     <${Section} id="traffic" title="Traffic of Kafka clients" note="All nodes together, since their figures were first shown here, at most ten minutes.">
       <${PageError} error=${poll.error} retry=${poll.refresh} />
-      <div class="charts">
+      <div class="charts last">
         <${Chart} label="Bytes" times_ms=${times} format=${bytesPerSecond} isBytes
           series=${[
             { label: "in", values: totals(samples, "received_bytes") },

@@ -1,7 +1,9 @@
 // Calls to the object store, and what they and the stored bytes would cost in a month at prices that can be changed.
+import { api } from "../api.js";
 import { Section } from "../components/basics.js";
-import { bytes, duration, money, number } from "../format.js";
+import { bytes, count, duration, money, number } from "../format.js";
 import { html } from "../html.js";
+import { usePoll } from "../poll.js";
 import { MONTH_S, NAMES, priceOf, usePrices } from "../prices.js";
 
 /** Kinds of calls that a store counts, as it names them, and what they are. The other counters are no calls. */
@@ -16,31 +18,64 @@ const CALLS = {
   delete: "DELETE",
 };
 const GB = 1e9;
-/** Time that has to be observed before a month is estimated from it. */
-const OBSERVED_S_MIN = 20;
+/** Time from which a month is estimated, at least, and uploads since the node's start. */
+const BASIS_MS_MIN = 20_000;
+const UPLOADS_MIN = 3;
 
-/** Return [{call, total, perMinute, perMonth, cost}, ...]; the last three are null until enough has been observed. */
-function rowsOf(samples, storage, prices) {
-  const [first, last] = [samples[0], samples.at(-1)];
-  const seconds = samples.length > 1 ? (last.at_ms - first.at_ms) / 1000 : 0;
-  const now = last?.store_calls ?? storage.store_calls;
+/** Return the samples that are the first after the end of an upload. */
+const endsOf = (samples) => samples.filter(({ uploads }, index) => index > 0 && uploads.count > samples[index - 1].uploads.count);
+
+/**
+ * Return what a month is estimated from: {calls, elapsed_ms, uploads, isWatched}; null if it is too early.
+ *
+ * Calls come in cycles, most of them with an upload, and the next one may be minutes away. So only whole cycles tell what a
+ * month costs: from the end of one upload to that of another while the page watched, or else all since the node's start
+ * (`started_ms`, null if it is not known) after a few uploads.
+ */
+export function basisOf(samples, started_ms) {
+  const ends = endsOf(samples);
+  const [first, last] = [ends[0], ends.at(-1)];
+  if (first && last.at_ms - first.at_ms >= BASIS_MS_MIN) {
+    const calls = Object.fromEntries(Object.entries(last.store_calls).map(([call, total]) => [call, total - first.store_calls[call]]));
+    return { calls, elapsed_ms: last.at_ms - first.at_ms, uploads: last.uploads.count - first.uploads.count, isWatched: true };
+  }
+  const now = samples.at(-1);
+  const elapsed_ms = now && started_ms !== null ? now.at_ms - started_ms : 0;
+  if (elapsed_ms < BASIS_MS_MIN || now.uploads.count < UPLOADS_MIN) return null;
+  return { calls: now.store_calls, elapsed_ms, uploads: now.uploads.count, isWatched: false };
+}
+
+/** Say why there is no estimate, and when there will be one. */
+function tooEarly(samples, { count: made, age_ms }) {
+  const missing = Math.max(1, Math.min(2 - endsOf(samples).length, UPLOADS_MIN - made));
+  return `It is too early to estimate a month: most calls come with uploads, of which there ${made === 1 ? "was" : "were"} ${number(made)} since the node
+    started. While records arrive, the estimate follows in ${duration(Math.max(BASIS_MS_MIN, (missing + 1) * age_ms))} at the latest.`;
+}
+
+const told = ({ uploads, elapsed_ms, isWatched }) =>
+  `Estimated from ${count(uploads, "upload")} in ${duration(elapsed_ms)}, ${isWatched ? "as this page watched" : "since the node started"}, with compaction as
+    far as it ran then, and the objects that are there now. Traffic is not counted.`;
+
+/** Return [{call, total, perMinute, perMonth, cost}, ...]; the last three are null without a basis. */
+function rowsOf(now, basis, prices) {
   return Object.keys(CALLS)
-    .filter((call) => call in now)
+    .filter((call) => now[call] > 0)
     .map((call) => {
-      const perMonth = seconds < OBSERVED_S_MIN ? null : ((now[call] - first.store_calls[call]) / seconds) * MONTH_S;
-      const [perMinute, cost] = perMonth === null ? [null, null] : [(60 * perMonth) / MONTH_S, (perMonth / 1000) * prices[priceOf(call)]];
+      const perMonth = basis && (basis.calls[call] / basis.elapsed_ms) * 1000 * MONTH_S;
+      const [perMinute, cost] = basis ? [(60 * perMonth) / MONTH_S, (perMonth / 1000) * prices[priceOf(call)]] : [null, null];
       return { call, total: now[call], perMinute, perMonth, cost };
     });
 }
 
 export function Costs({ samples, storage }) {
   const [prices, change, reset] = usePrices();
-  const rows = rowsOf(samples, storage, prices).filter((row) => row.total > 0);
-  const isKnown = rows.length > 0 && rows.every((row) => row.cost !== null);
+  const figures = usePoll((signal) => api.figures(signal), 0, []);
+  const started_ms = figures.data?.nodes.find(({ node }) => node === storage.node_id)?.started_ms ?? null;
+  const basis = basisOf(samples, started_ms);
+  const rows = rowsOf(samples.at(-1)?.store_calls ?? storage.store_calls, basis, prices);
   const stored = Object.values(storage.objects ?? {}).reduce((sum, each) => sum + each.bytes, 0);
   const kept = (stored / GB) * prices.gb_month;
   const total = kept + rows.reduce((sum, row) => sum + (row.cost ?? 0), 0);
-  const observed = samples.length > 1 ? samples.at(-1).at_ms - samples[0].at_ms : 0;
   return html`
     <${Section} id="calls" title="Calls to the store" note="Calls of this node, and what a month of the same would cost.">
       <div class="calls">
@@ -80,7 +115,7 @@ export function Costs({ samples, storage }) {
                 <td class="wide"></td>
                 <td></td>
                 <td class="wide"></td>
-                <td class="numeric">${isKnown ? money(total) : "–"}</td>
+                <td class="numeric">${basis ? money(total) : "–"}</td>
               </tr>
             </tbody>
           </table>
@@ -100,9 +135,7 @@ export function Costs({ samples, storage }) {
         </form>
       </div>
       <p class="note">
-        ${isKnown
-          ? `Estimated from the last ${duration(observed)}, with the objects that are there now. Traffic is not counted. Prices stay in this browser.`
-          : "The cost of a month is estimated once this page has watched the node for 20 seconds. Prices stay in this browser."}
+        ${basis ? told(basis) : tooEarly(samples, samples.at(-1)?.uploads ?? storage.uploads)} Prices stay in this browser.
       </p>
     <//>
   `;

@@ -67,7 +67,7 @@ function Charts({ node, samples, cores }) {
   const used = rates(samples, node, "cpu_ms").map((value) => (value === null ? null : (100 * value) / CORE_MS));
   return html`
     <${Section} id="over-time" title="Over time" note="Since its figures were first shown here, at most ten minutes.">
-      <div class="charts">
+      <div class="charts last-four">
         <${Chart} label="Traffic of Kafka clients" times_ms=${times} format=${bytesPerSecond} isBytes
           series=${[
             { label: "in", values: rates(samples, node, "received_bytes") },

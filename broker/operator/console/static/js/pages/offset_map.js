@@ -1,5 +1,5 @@
 // Drawing of a partition's offsets over the places that hold them, to scale, with the details of one piece (a run in the API).
-import { Time } from "../components/basics.js";
+import { Name, Time } from "../components/basics.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { bytes, number } from "../format.js";
 
@@ -137,7 +137,7 @@ function RunDetails({ run, places }) {
       <div><dt>${name}</dt><dd>${text}</dd></div>
       <div><dt>Offsets</dt><dd>${number(run.base_offset)} to ${number(run.end_offset)} (${number(run.end_offset - run.base_offset)})</dd></div>
       <div><dt>Size</dt><dd>${bytes(run.bytes)}</dd></div>
-      ${run.key && html`<div><dt>Object</dt><dd><code>${run.key}</code></dd></div>`}
+      ${run.key && html`<div><dt>Object</dt><dd><code><${Name} text=${run.key} /></code></dd></div>`}
       ${run.committed_ms !== null && html`<div><dt>Committed</dt><dd><${Time} at_ms=${run.committed_ms} /></dd></div>`}
     </dl>
   `;

@@ -20,6 +20,7 @@ export function PartitionPage({ topic, partition }) {
   const poll = usePoll((signal) => api.partitionStorage(topic, partition, signal), 3_000, [topic, partition]);
   const crumbs = [["Topics", href(["topics"])], [topic, href(["topics", topic])]];
   const found = isMissing(poll) ? null : poll.data;
+  const isLarge = matchMedia("(min-width: 1200px)").matches;
   const runs = found ? [...found.wal, ...found.log_cache, ...found.objects] : [];
   return html`
     <${PageHead} title=${`Partition ${partition}`} crumbs=${crumbs}>
@@ -37,7 +38,7 @@ export function PartitionPage({ topic, partition }) {
               : html`<${Empty} title="The partition has no records." />`}
           <//>
           ${runs.length > 0 &&
-          html`<details class="as-table"><summary>The same as a table</summary><${Runs} runs=${runs} /></details>`}
+          html`<details class="as-table" open=${isLarge}><summary>The same as a table</summary><${Runs} runs=${runs} /></details>`}
           <${Section} id="producers" title="Producers" note="Producers with sequence numbers, as this partition remembers them.">
             <${Producers} topic=${topic} partition=${partition} />
           <//>

@@ -16,7 +16,6 @@ export function QuotasPage({ query }) {
   const mayOperate = useMayOperate();
   const search = query.search ?? "";
   const rows = (poll.data?.quotas ?? []).filter((row) => entityText(row.entity).toLowerCase().includes(search.toLowerCase()));
-  const total = rows.reduce((sum, row) => sum + Object.keys(row.quotas).length, 0);
   const close = () => setDialog(null);
   const changed = ({ changes }) => {
     close();
@@ -34,7 +33,7 @@ export function QuotasPage({ query }) {
           <div class="filters" role="search">
             <input type="search" data-key="/" placeholder="Search by name" aria-label="Search quotas by name" value=${search}
               onInput=${(event) => go(["quotas"], { search: event.target.value }, { replace: true })} />
-            <span class="note" role="status">${count(total, "quota")}${poll.data.more ? ", the list is cut" : ""}</span>
+            <span class="note" role="status">${count(rows.length, "entity", "entities")} with quotas${poll.data.more ? ", the list is cut" : ""}</span>
           </div>
           ${rows.length > 0
             ? html`<${Table} caption="Quotas" columns=${columnsOf(mayOperate && setDialog)} rows=${rows} rowKey=${(row) => entityText(row.entity)} sort=${0} />`

@@ -23,8 +23,8 @@ export function StoragePage() {
       : html`
           <${Problems} storage=${storage} />
           <${Places} storage=${storage} sample=${live.samples.at(-1)} />
-          <${Flow} storage=${storage} live=${live} />
-          <${Objects} objects=${storage.objects} />
+          <${Flow} live=${live} />
+          <${Objects} objects=${storage.objects} uploads=${storage.uploads} />
           <${Costs} samples=${live.samples} storage=${storage} />
         `}
   `;
@@ -42,6 +42,7 @@ function Places({ storage, sample }) {
   const wal = sample?.wal ?? storage.wal;
   const cache = sample?.log_cache_bytes ?? storage.log_cache.bytes;
   const uncommitted = sample?.uncommitted_bytes ?? storage.log_cache.uncommitted_bytes;
+  const uploads = sample?.uploads ?? storage.uploads;
   const blocks = sample?.block_cache_bytes ?? storage.block_cache.bytes;
   const reads = storage.block_cache.hits + storage.block_cache.misses;
   return html`
@@ -57,7 +58,7 @@ function Places({ storage, sample }) {
       <section class="card memory" aria-labelledby="memory">
         <h2 id="memory">On the way to objects</h2>
         <${Meter} label="Acknowledged, not in an object yet" value=${uncommitted} capacity=${storage.uploads.threshold_bytes}
-          text=${`${bytes(uncommitted)}; an upload starts at ${bytes(storage.uploads.threshold_bytes)}`} />
+          text=${`${bytes(uncommitted)}; an upload starts at ${bytes(storage.uploads.threshold_bytes)}, or after ${duration(storage.uploads.age_ms)}`} />
         <${Meter} label="Log cache: newest records, in memory" value=${cache} capacity=${storage.log_cache.capacity_bytes}
           text=${`${bytes(cache)} of ${bytes(storage.log_cache.capacity_bytes)}`} />
         <${Meter} label="Block cache: older records, read from objects" value=${blocks} capacity=${storage.block_cache.capacity_bytes}
@@ -68,15 +69,23 @@ function Places({ storage, sample }) {
             : "No reader has needed an object since the node started."}
         </p>
       </section>
+      <div class="storage-work">
+        <section class="card" aria-labelledby="uploads">
+          <h2 id="uploads">Uploads</h2>
+          <p>${count(uploads.count, "upload")} with ${bytes(uploads.bytes)} since the node started.</p>
+          ${uploads.retries > 0 && html`<p><${State} kind="warn">${count(uploads.retries, "retry", "retries")}<//></p>`}
+        </section>
+        <section class="card" aria-labelledby="compaction">
+          <h2 id="compaction">Compaction</h2>
+          <${CompactionState} compaction=${{ ...storage.compaction, ...(sample?.compaction ?? {}) }} />
+        </section>
+      </div>
     </div>
   `;
 }
 
-function Flow({ storage, live }) {
+function Flow({ live }) {
   const { samples, problem } = live;
-  const last = samples.at(-1);
-  const uploads = last?.uploads ?? storage.uploads;
-  const compaction = { ...storage.compaction, ...(last?.compaction ?? {}) };
   const times = samples.slice(1).map((sample) => sample.at_ms);
   return html`
     <${Section} id="flow" title="As it happens" note="Since this page was opened, at most ten minutes.">
@@ -92,17 +101,6 @@ function Flow({ storage, live }) {
             { label: "log", values: samples.slice(1).map((sample) => sample.wal.used_bytes) },
             { label: "not in an object", values: samples.slice(1).map((sample) => sample.uncommitted_bytes) },
           ]} />
-      </div>
-      <div class="flow">
-        <div class="card">
-          <h3>Uploads</h3>
-          <p>${count(uploads.count, "upload")} with ${bytes(uploads.bytes)} since the node started.</p>
-          ${uploads.retries > 0 && html`<p><${State} kind="warn">${count(uploads.retries, "retry").replace("retrys", "retries")}<//></p>`}
-        </div>
-        <div class="card">
-          <h3>Compaction</h3>
-          <${CompactionState} compaction=${compaction} />
-        </div>
       </div>
     <//>
   `;
@@ -133,7 +131,7 @@ const OBJECT_COLUMNS = [
 ];
 
 /** Objects of the cluster. The API's names are a kind and a state: `SSO committed`. */
-function Objects({ objects }) {
+function Objects({ objects, uploads }) {
   const rows = Object.entries(objects ?? {}).map(([name, found]) => {
     const [kind, ...state] = name.split(" ");
     return { kind, state: state.join(" "), ...found };
@@ -144,7 +142,9 @@ function Objects({ objects }) {
         ? html`<p class="warning-line">The catalog does not answer: the objects are not known now.</p>`
         : rows.length > 0
           ? html`<${Table} caption="Objects" columns=${OBJECT_COLUMNS} rows=${rows} rowKey=${(row) => `${row.kind} ${row.state}`} />`
-          : html`<${Empty} title="There are no objects yet."><p>The first upload starts when enough records have come, or a while after the first one.</p><//>`}
+          : html`<${Empty} title="There are no objects yet."><p>
+              The first upload starts ${duration(uploads.age_ms)} after the first record, or once ${bytes(uploads.threshold_bytes)} wait.
+            </p><//>`}
     <//>
   `;
 }

@@ -92,7 +92,7 @@ function Summary({ topic, written }) {
     <${Figures}
       items=${[
         ["Partitions", number(topic.partitions.length)],
-        ["Offsets", number(offsets), policy.includes("compact") ? "fewer records, as it is compacted" : null],
+        ["Offsets", number(offsets), "from start to end; records may be fewer"],
         ["Written", perSecond(written)],
         ["Size", bytes(sum(topic.partitions, (partition) => partition.bytes))],
         ["Clean-up", policy],

@@ -121,7 +121,7 @@ export function AlterConfig({ topic, config, close, done }) {
 export function DeleteTopic({ topic, close, done }) {
   const show = (plan) => html`
     <p>
-      ${count(plan.partitions, "partition")} with ${plan.records === null ? "all" : number(plan.records)} records
+      ${count(plan.partitions, "partition")} with ${plan.records === null ? "all records" : `up to ${count(plan.records, "record")}`}
       (${bytes(plan.bytes)}) are deleted.
     </p>
     ${plan.groups.length > 0 &&

@@ -49,7 +49,13 @@ export function TopicsPage({ query }) {
             <span class="note" role="status">${count(rows.length, "topic")}${poll.data.more ? ", the list is cut" : ""}</span>
           </div>
           ${rows.length > 0
-            ? html`<${Table} caption="Topics" columns=${columnsOf(rateOf)} rows=${rows} rowKey=${(topic) => topic.name} sort=${0} />`
+            ? html`
+                <${Table} caption="Topics" columns=${columnsOf(rateOf)} rows=${rows} rowKey=${(topic) => topic.name} sort=${0} />
+                <p class="note">
+                  Offsets from start to end: there are no more records than that, but there may be fewer, as compaction removes some,
+                  and transactions write markers.
+                </p>
+              `
             : html`<${NoTopics} search=${search} mayOperate=${mayOperate} />`}
         `}
     ${creates && html`<${CreateTopic} close=${() => setCreates(false)} done=${created} />`}
@@ -67,7 +73,7 @@ const columnsOf = (rateOf) => [
     value: (topic) => topic.name,
   },
   { title: "Partitions", cell: (topic) => number(topic.partitions), value: (topic) => topic.partitions, numeric: true, wide: true },
-  { title: "Records", cell: (topic) => number(topic.records), value: (topic) => topic.records, numeric: true },
+  { title: "Offsets", cell: (topic) => number(topic.records), value: (topic) => topic.records, numeric: true },
   { title: "Written", cell: (topic) => perSecond(rateOf(topic)), value: rateOf, numeric: true, wide: true },
   { title: "Size", cell: (topic) => bytes(topic.bytes), value: (topic) => topic.bytes, numeric: true },
   { title: "Led by", cell: (topic) => (topic.leaders.length ? topic.leaders.join(", ") : "–"), wide: true },

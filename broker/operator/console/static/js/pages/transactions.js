@@ -23,8 +23,8 @@ const partitionLinks = (row) =>
   );
 
 /**
- * Columns of a table. On a phone there is no room for the state where all have the same, nor for partitions where none has,
- * or where the plan of an abort shows them.
+ * Columns of a table. On a phone there is no room for the state where all have the same, nor for the start of what has ended, nor for
+ * partitions where none has, or where the plan of an abort shows them.
  * `abort(row)` offers to abort a transaction; null: the user may not.
  */
 const columnsOf = (areOpen, abort) => [
@@ -35,6 +35,7 @@ const columnsOf = (areOpen, abort) => [
     cell: (row) => (isOverdue(row) ? html`<${State} kind="bad">${ago(row.started_ms)}<//>` : ago(row.started_ms)),
     value: (row) => row.started_ms,
     numeric: true,
+    wide: !areOpen,
   },
   { title: "Time limit", cell: (row) => duration(row.timeout_ms), value: (row) => row.timeout_ms, numeric: true, wide: true },
   { title: "Producer", cell: (row) => `${row.producer_id}, epoch ${row.epoch}`, value: (row) => row.producer_id, numeric: true, wide: true },
