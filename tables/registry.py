@@ -1,19 +1,20 @@
 """Client of a schema registry (Confluent's HTTP interface), limited to what decoding needs.
 
-The driver uses it for the newest version of a subject, and tasks for the schema that a record was written with. A
-schema missing in the registry makes the record undecodable. A registry that does not answer fails the task instead,
-which Spark retries.
+A pipeline's driver uses it for the newest version of a subject; its tasks and `consume` use it for the schema that a
+record was written with. A schema missing in the registry makes the record undecodable. A registry that does not answer
+fails the task instead, which Spark retries, or the command.
 """
 
 import base64
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from anabranch.tables.errors import NotDecodableError, RegistryError, UnknownSchemaError
 
@@ -21,7 +22,9 @@ TIMEOUT_S = 10
 REFERENCES_MAX = 100
 UNKNOWN_MAX = 100
 """Ids that the registry does not have, after which further ones are not looked up: records may name any number."""
+ERROR_BYTES_MAX = 64 << 10
 HEADER_BYTES = 5
+"""Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -29,9 +32,6 @@ class _NoRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         """Leave the answer as it is: an error."""
-
-
-_OPENER = build_opener(_NoRedirects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class SchemaRegistry:
     _known: dict[tuple[int, bool], RegisteredSchema] = field(default_factory=dict)
     """By id, and by whether a schema of protobuf is serialised."""
     _unknown: set[int] = field(default_factory=set)
+    context: ssl.SSLContext | None = None
+    """TLS of an https URL; None: that of the machine's authorities."""
 
     def latest(self, subject: str, *, protobuf: bool = False) -> RegisteredSchema:
         """Return the newest version of a subject. Raises RegistryError and UnknownSchemaError."""
@@ -106,16 +108,16 @@ class SchemaRegistry:
 
     def _get(self, path: str) -> dict[str, Any]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the URL is from the settings
+        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the user names the URL
         if self.credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
         try:
-            with _OPENER.open(request, timeout=TIMEOUT_S) as response:
-                answer: dict[str, Any] = json.load(response)
-                return answer
+            opener = build_opener(_NoRedirects, HTTPSHandler(context=self.context))
+            with opener.open(request, timeout=TIMEOUT_S) as response:
+                answer = json.load(response)
         except HTTPError as error:
             with error:
-                if error.code == 404:
+                if error.code == 404 and _is_of_registry(error.read(ERROR_BYTES_MAX)):
                     raise UnknownSchemaError(f"the schema registry {self.url} has no {path}") from None
                 place = error.headers.get("Location")
                 advice = f" and points to {place}: set the URL of the registry itself" if place else ""
@@ -123,6 +125,22 @@ class SchemaRegistry:
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise RegistryError(f"the schema registry {self.url} does not answer: {reason}") from None
+        if not isinstance(answer, dict) or "schema" not in answer:
+            raise RegistryError(f"{self.url} is no schema registry: it has no schema at {path}")
+        return answer
+
+
+def _is_of_registry(body: bytes) -> bool:
+    """Return whether the body of a 404 is that of a registry: other servers do not know the path at all."""
+    try:
+        return "error_code" in json.loads(body)
+    except (ValueError, TypeError):
+        return False
+
+
+def schema_id_of(value: bytes) -> int | None:
+    """Return the schema id of a value with Confluent's header and something behind it; None for any other value."""
+    return int.from_bytes(value[1:HEADER_BYTES], "big") if len(value) > HEADER_BYTES and value[0] == 0 else None
 
 
 def split_header(value: bytes) -> tuple[int, bytes]:

@@ -23,6 +23,7 @@ from anabranch.broker.operator.admin.paths import API_PREFIX, REGISTRY_PREFIX
 from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
 from anabranch.broker.operator.cli.options import config_option, read_settings
 from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profile_option
+from anabranch.client.connection import AddressError, parse_address
 
 if TYPE_CHECKING:
     import http.client
@@ -250,6 +251,20 @@ _ADDRESS: Final = (CONFIG_ENV, *(f"{ENV_PREFIX}ADMIN_{name}" for name in ("ENABL
 """Variables that say where the port is."""
 _VARIABLES: Final = (CONFIG_ENV, f"{ENV_PREFIX}ADMIN_")
 """Beginnings of the variables with settings of the port."""
+
+
+def port_beside(servers: str, profile: Profile) -> AdminPort:
+    """Return the admin port that the environment or a profile names, else that of the first of Kafka's addresses.
+
+    Raises ClickException.
+    """
+    if profile.admin or any(name.startswith(_VARIABLES) for name in os.environ):
+        return AdminOptions(None, profile=profile).find_needed(None)
+    try:
+        host, _ = parse_address(servers.partition(",")[0])
+    except AddressError as error:
+        raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+    return AdminPort(host, ADMIN_PORT)
 
 
 def parse_admin(text: str) -> tuple[str, int, bool]:

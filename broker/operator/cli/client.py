@@ -36,6 +36,8 @@ class CommandClient:
     settings: ClientSettings
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties from which the settings were made."""
+    profile: Profile = NO_PROFILE
+    """Profile that they are of; an empty one if it names another cluster."""
 
     def cluster(self) -> Cluster:
         """Connect to the cluster of the first node that answers. Raises ClientError, BadParameter."""
@@ -121,10 +123,11 @@ def make_client(
     has some, so that no login is sent to a stranger. Raises PropertyError.
     """
     properties = gather(command_config, single or {}, os.environ)
-    if not profile.bootstrap_server or not (servers or bootstrap_of(properties)):
-        properties = {**_properties_of(profile, command_config), **properties}
+    if profile.bootstrap_server and (servers or bootstrap_of(properties)):
+        profile = NO_PROFILE
+    properties = {**_properties_of(profile, command_config), **properties}
     chosen = with_ports(servers or bootstrap_of(properties) or DEFAULT_SERVER)
-    return CommandClient(chosen, client_settings(properties), properties)
+    return CommandClient(chosen, client_settings(properties), properties, profile)
 
 
 def _properties_of(profile: Profile, command_config: Path | None) -> Mapping[str, str]:

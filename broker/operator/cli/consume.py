@@ -1,7 +1,8 @@
 """`anabranch consume`: records of topics as lines."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -14,6 +15,9 @@ from anabranch.broker.operator.cli.consume_ranges import find_bounds, plan_range
 from anabranch.broker.operator.cli.consume_source import RangeRead, Read
 from anabranch.broker.operator.cli.points import Point
 from anabranch.broker.operator.cli.record_lines import TEMPLATE, BadLine, ReadRecord, Writer, make_writer
+
+Decode = Callable[[Sequence[ReadRecord]], Sequence[ReadRecord]]
+"""Returns records as they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,8 @@ class Filter:
     "start",
     type=PointType(),
     metavar="PLACE",
-    help="start, end, OFFSET, -N (the last N records), a time (2026-11-25T08:00), or an age (2h ago)."
-    "  [default: start; with --follow: end]",
+    help="earliest, latest, OFFSET, -N (the last N records), a time (2026-11-25T08:00), or an age (2h ago)."
+    "  [default: earliest; with --follow: latest]",
 )
 @click.option("--json-values", is_flag=True, help="With json: show values that are objects or lists as such.")
 @click.option("--until", type=PointType(), metavar="PLACE", help="End before this place, given as for --from.")
@@ -69,6 +73,18 @@ class Filter:
     show_default=True,
     help="read_uncommitted also shows records of open and aborted transactions.",
 )
+@click.option(
+    "--use-schema-registry",
+    is_flag=True,
+    help="Show keys and values that begin with the id of a schema as JSON: Avro, Protobuf, JSON Schema.",
+)
+@click.option(
+    "--schema-registry",
+    "registry_url",
+    metavar="URL",
+    help="The same, with the schema registry at this URL"
+    "  [default: the property schema.registry.url, else that of the cluster, at its admin port]",
+)
 @client_options
 def consume(  # noqa: PLR0913 - its options
     topics: Sequence[str],
@@ -85,6 +101,8 @@ def consume(  # noqa: PLR0913 - its options
     client: CommandClient,
     follow: bool,
     json_values: bool,
+    use_schema_registry: bool,
+    registry_url: str | None,
 ) -> None:
     """Print the records of TOPIC... until the end that they have now.
 
@@ -97,21 +115,26 @@ def consume(  # noqa: PLR0913 - its options
         raise click.BadParameter(str(error), param_hint="--format") from None
     if json_values and form != "json":
         raise click.UsageError("--json-values needs --format json")
+    uses_registry = use_schema_registry or registry_url is not None
+    if uses_registry and form == "hex":
+        raise click.UsageError("a schema registry shows JSON: give another --format than hex")
     shown = Filter(None if key is None else key.encode(), None if contains is None else contains.encode())
     read_committed = isolation_level == "read_committed"
     if start is not None and until is not None and start.is_after(until):
         raise click.UsageError("--from is after --until")
     read: Read
     if group is not None:
-        if partitions or until is not None or (start is not None and start.kind not in {"start", "end"}):
+        if partitions or until is not None or (start is not None and start.kind not in {"earliest", "latest"}):
             raise click.UsageError(
-                "--group: its offsets say where to read; --from may be start or end, for a new group"
+                "--group: its offsets say where to read; --from may be earliest or latest, for a new group"
             )
         with client.cluster() as cluster:
             cluster.topics(topics)
-        read = GroupRead(client, topics, group, start or Point("start"), follow=follow, read_committed=read_committed)
+        read = GroupRead(
+            client, topics, group, start or Point("earliest"), follow=follow, read_committed=read_committed
+        )
     else:
-        place = start or Point("end" if follow else "start")
+        place = start or Point("latest" if follow else "earliest")
         with client.cluster() as cluster:
             bounds = find_bounds(cluster, dict.fromkeys(topics, partitions), read_committed=read_committed)
             ranges = plan_ranges(cluster, bounds, place, until, follow=follow)
@@ -125,13 +148,21 @@ def consume(  # noqa: PLR0913 - its options
             )
             click.echo(f"no record is {where}: {bounds}", err=True)
         read = RangeRead(client, ranges, follow=follow, read_committed=read_committed)
-    _print(read, sys.stdout.buffer, writer, shown, limit)
+    with ExitStack() as stack:
+        decode: Decode = list
+        if uses_registry:
+            # Imported late: it loads what decodes, which most calls do not need.
+            from anabranch.broker.operator.cli.consume_schemas import SchemaView, find_registry
+
+            decode = stack.enter_context(SchemaView(find_registry(client, registry_url))).decode
+        _print(read, sys.stdout.buffer, writer, shown, limit, decode)
 
 
-def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: int | None) -> None:
+def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: int | None, decode: Decode) -> None:
     left = limit
     with read:
-        for records in read.batches():
+        for stored in read.batches():
+            records = decode(stored)
             chosen = shown.select(records)
             is_last = left is not None and len(chosen) >= left
             if is_last:

@@ -20,7 +20,10 @@ COMMIT_S: Final = 5.0
 
 
 class GroupRead(Read):
-    """Reads what the group has not read, and commits what has been printed."""
+    """Reads what the group has not read, and commits what has been printed.
+
+    `start` is where a group without offsets begins: the earliest or the latest.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class GroupRead(Read):
         self._topics = topics
         self._settings = {
             "group.id": group,
-            "auto.offset.reset": "earliest" if start.kind == "start" else "latest",
+            "auto.offset.reset": start.kind,
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
         }
         self._is_assigned = False

@@ -114,8 +114,8 @@ def _places(topic: MetadataResponseTopic, wanted: Sequence[int]) -> Sequence[Pla
 
 
 def _offset(point: Point, earliest: int, latest: int) -> int:
-    if point.kind == "start":
+    if point.kind == "earliest":
         return earliest
-    if point.kind == "end":
+    if point.kind == "latest":
         return latest
     return point.value

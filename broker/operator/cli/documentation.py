@@ -47,6 +47,7 @@ protocol also work with other brokers that serve the same APIs.
 $ anabranch topic create orders --partitions 6
 $ anabranch produce orders --key-separator : < lines
 $ anabranch consume orders --from "2h ago" --format json | jq .value
+$ anabranch consume orders --use-schema-registry --format raw | jq .total
 $ anabranch group seek readers --to 2026-11-25T08:00 --plan
 $ anabranch topic alter orders --set retention.ms=7d
 $ anabranch transaction list --open

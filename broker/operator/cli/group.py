@@ -118,7 +118,7 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
     type=PointType(),
     required=True,
     metavar="PLACE",
-    help="start, end, OFFSET, -N (the last N), a time (2026-11-25T08:00), or an age (2h ago).",
+    help="earliest, latest, OFFSET, -N (the last N), a time (2026-11-25T08:00), or an age (2h ago).",
 )
 @click.option(
     "--topic",

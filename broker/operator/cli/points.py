@@ -1,4 +1,4 @@
-"""Places in partitions as commands take them: the start, the end, an offset, the last records, a time."""
+"""Places in partitions as commands take them: the earliest, the latest, an offset, the last records, a time."""
 
 import re
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Final, Literal
 from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.times import EPOCH
 
-START: Final = ("start", "earliest", "beginning")
-END: Final = ("end", "latest")
+EARLIEST: Final = ("earliest", "beginning", "start")
+LATEST: Final = ("latest", "end")
+"""Spellings; help and documentation use the first, which is Kafka's."""
 FORMS: Final = (
-    "start, end, an offset, -N (the last N records), a time (2026-11-25T08:00, with Z or +01:00; else local), "
+    "earliest, latest, an offset, -N (the last N records), a time (2026-11-25T08:00, with Z or +01:00; else local), "
     "or an age (`2h ago`)"
 )
 _AGO: Final = re.compile(r"\s*ago$", re.IGNORECASE)
@@ -23,7 +24,7 @@ _OFFSET: Final = re.compile(r"\d{1,18}")
 class Point:
     """A place in a partition. `value`: an offset, a number of records, or ms since the epoch."""
 
-    kind: Literal["start", "end", "offset", "last", "time"]
+    kind: Literal["earliest", "latest", "offset", "last", "time"]
     value: int = 0
 
     def is_after(self, other: "Point") -> bool:
@@ -40,10 +41,10 @@ class BadPoint(ValueError):
 def parse_point(text: str, now_ms: int) -> Point:
     """Parse a place. Raises BadPoint."""
     bare = text.strip()
-    if bare.lower() in START:
-        return Point("start")
-    if bare.lower() in END:
-        return Point("end")
+    if bare.lower() in EARLIEST:
+        return Point("earliest")
+    if bare.lower() in LATEST:
+        return Point("latest")
     if _OFFSET.fullmatch(bare):
         return Point("offset", int(bare))
     if found := _LAST.fullmatch(bare):

@@ -20,7 +20,12 @@ from anabranch.protocol.messages.metadata import MetadataResponseTopic
 @click.command(name="list")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--internal", is_flag=True, help="Include internal topics.")
-@click.option("--size", "with_size", is_flag=True, help="Show records, counted by offsets, and stored bytes.")
+@click.option(
+    "--size",
+    "with_size",
+    is_flag=True,
+    help="Show offsets from start to end, which are no fewer than records, and stored bytes.",
+)
 @click.option(
     "--rates",
     "rates_s",
@@ -63,7 +68,7 @@ def list_(
     ]
 
     def show(console: Console) -> None:
-        numbers = [*(("records", "size") if with_size else ()), *(("records/s", "growth/s") if rates_s else ())]
+        numbers = [*(("offsets", "size") if with_size else ()), *(("records/s", "growth/s") if rates_s else ())]
         table = make_table("topic", "id", "partitions", "leaders", *numbers, right=("partitions", *numbers))
         for row in rows:
             leaders = ", ".join(map(str, row["leaders"]))

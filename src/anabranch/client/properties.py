@@ -14,6 +14,9 @@ from anabranch.client.errors import PropertyError
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 SECURITY_PROTOCOL: Final = "security.protocol"
 JAAS_CONFIG: Final = "sasl.jaas.config"
+REGISTRY_URL: Final = "schema.registry.url"
+REGISTRY_LOGIN: Final = "basic.auth.user.info"
+"""`user:password` at the schema registry."""
 KNOWN: Final = (
     BOOTSTRAP_SERVERS,
     SECURITY_PROTOCOL,
@@ -37,6 +40,8 @@ KNOWN: Final = (
     "sasl.username",
     "sasl.password",
     "sasl.oauthbearer.token.endpoint.url",
+    REGISTRY_URL,
+    REGISTRY_LOGIN,
 )
 """Properties of this client. Names are those of Java's clients, and those of librdkafka where it has its own."""
 ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
@@ -47,7 +52,9 @@ IGNORED: Final = re.compile(
     r"|sasl\.(login|kerberos|oauthbearer)\..+|(?!ssl\.|sasl\.|security\.).*"
 )
 """Properties in a file that this client does not need: those of producers and consumers, and of Java's own TLS."""
-_SECRET: Final = re.compile(r"password|passphrase|secret|jaas\.config|\bkeystore\.key$|\bkey\.pem$", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"password|passphrase|secret|jaas\.config|\bkeystore\.key$|\bkey\.pem$|\bauth\.user\.info$", re.IGNORECASE
+)
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _PAIR: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)

@@ -25,6 +25,8 @@ TIMEOUT_S: Final = 10.0
 SOURCE_CHARACTERS_MAX: Final = 512 << 10
 """Characters of a schema and those that it refers to."""
 ANSWER_BYTES_MAX: Final = 1 << 20
+CHARACTER_BYTES_MAX: Final = 12
+"""Bytes of a character of a text in an answer: two escapes of six bytes."""
 STOPPING: Final = "the node is stopping"
 SchemaKind = Literal["AVRO", "PROTOBUF"]
 _PROGRAM: Final = Path(__file__).with_name("decoder_worker.py")
@@ -69,6 +71,7 @@ class SchemaDecoder:
     def __init__(self, characters_max: int) -> None:
         """Shorten texts to a number of characters."""
         self._characters_max = characters_max
+        self._answer_bytes_max = max(ANSWER_BYTES_MAX, CHARACTER_BYTES_MAX * characters_max)
         self._process: subprocess.Popen[bytes] | None = None
         self._using = Lock()
         """Held while the process is used, started or stopped."""
@@ -110,7 +113,8 @@ class SchemaDecoder:
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         with self._using:
             try:
-                answer: dict[str, Any] = exchange(self._running(), json.dumps(request).encode())
+                body = json.dumps(request).encode()
+                answer: dict[str, Any] = exchange(self._running(), body, self._answer_bytes_max)
             except OSError as error:
                 status = self._stop()
                 if self._is_closed:
@@ -139,8 +143,8 @@ class SchemaDecoder:
         return child.stop(process)
 
 
-def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:
+def exchange(process: subprocess.Popen[bytes], body: bytes, answer_bytes_max: int) -> Any:
     """Send a request, and return its answer. Raises OSError, also if there is none in time."""
     return json.loads(
-        child.exchange(process, body, what="payload", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX)
+        child.exchange(process, body, what="payload", timeout_s=TIMEOUT_S, answer_bytes_max=answer_bytes_max)
     )

@@ -13,6 +13,7 @@ from pydantic import Field
 from anabranch.broker.operator.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
 from anabranch.broker.operator.admin.api.endpoints import Model
 from anabranch.broker.operator.admin.api.schemas import Schema
+from anabranch.tables.registry import HEADER_BYTES, schema_id_of
 
 PAYLOAD_BYTES_MAX: Final = 16 << 10
 """Bytes, or characters, of a key or value that are shown."""
@@ -21,9 +22,6 @@ DECODED_BYTES_MAX: Final = 1 << 20
 DECODING_S: Final = 2.0
 """CPU time for the payloads of one scan that are decoded with schemas."""
 UUID_BYTES: Final = 16
-HEADER_BYTES: Final = 5
-"""Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
-
 INTEGER_BYTES: Final = (1, 2, 4, 8)
 """Sizes of payloads that are integers, big-endian and signed, as Kafka's serialisers write them."""
 
@@ -75,14 +73,14 @@ class PayloadDecoder:
             if len(data) == UUID_BYTES and _is_uuid(data):
                 return show_plainly(data, "uuid")
             # Ids of schemas begin at 1, so eight bytes that begin with five zeros are an integer, whoever asks.
-            if len(data) == 4 or (len(data) == 8 and (self._schemas is None or not _schema_id(data))):
+            if len(data) == 4 or (len(data) == 8 and (self._schemas is None or not schema_id_of(data))):
                 return show_plainly(data, "int")
         return self._shown(data, self._decode_key)
 
     def document(self, data: bytes) -> Any:
         """Return the JSON document that a value is, as it is shown, but whole; None if it is none."""
         text: bytes | str = data
-        if _schema_id(data) is not None:
+        if schema_id_of(data) is not None:
             shown = self._shown(data, "auto")
             text = "" if shown.format == "hex" or shown.truncated else shown.text
         if len(text) > DECODED_BYTES_MAX:
@@ -93,7 +91,7 @@ class PayloadDecoder:
             return None
 
     def _shown(self, data: bytes, decode: Decode) -> Payload:
-        schema_id = _schema_id(data)
+        schema_id = schema_id_of(data)
         if decode in {"avro", "protobuf"} and schema_id is None:
             return _as_hex(data, f"{decode} cannot be decoded: there is no header with the id of a schema")
         if decode in {"auto", "avro", "protobuf"} and schema_id is not None:
@@ -179,13 +177,6 @@ def _as_hex(data: bytes, error: str | None, schema_id: int | None = None) -> Pay
         schema_=None if schema_id is None else SchemaId(id=schema_id),
         error=error,
     )
-
-
-def _schema_id(data: bytes) -> int | None:
-    """Return the id in the header of a schema registry's serialisers; None if there is no such header."""
-    if len(data) <= HEADER_BYTES or data[0] != 0:
-        return None
-    return int.from_bytes(data[1:HEADER_BYTES], "big")
 
 
 def _text(data: bytes, *, truncated: bool) -> str | None:

@@ -91,7 +91,9 @@ def test_members_offsets_and_lag(node: Broker, topic: str, protocol: str) -> Non
 @pytest.mark.parametrize(
     ("place", "offsets"),
     [
+        ("earliest", (0, 0)),
         ("start", (0, 0)),
+        ("latest", (5, 5)),
         ("end", (5, 5)),
         ("4", (4, 4)),
         ("99", (5, 5)),
@@ -137,7 +139,7 @@ def test_seek_asks_first_and_moves_what_was_committed(node: Broker, topic: str) 
         (("group", "seek", "nobody", "--to", "end"), 1, "group nobody does not exist; --topic creates it with offsets"),
         (("group", "seek", "g", "--to", "end", "--topic", "t:x"), 2, "--topic: expected TOPIC or TOPIC:PARTITION,..."),
         (("group", "seek", "g", "--to", "end", "--topic", "missing"), 1, "topic missing does not exist"),
-        (("group", "seek", "g", "--to", "soon"), 2, "expected start, end, an offset"),
+        (("group", "seek", "g", "--to", "soon"), 2, "expected earliest, latest, an offset"),
         (("group", "describe", "nobody"), 1, "group nobody does not exist"),
         (("group", "delete", "nobody"), 1, "group nobody does not exist"),
         (("topic", "delete", "missing"), 1, "topic missing does not exist"),

@@ -182,7 +182,10 @@ def test_places(node: Broker, topic: str) -> None:
     ok(node, "produce", topic, "--format", "json", typed="\n".join(lines))
     everything = [str(number) for number in range(10)]
     for arguments, expected in (
+        (["--from", "earliest"], everything),
+        (["--from", "beginning"], everything),
         (["--from", "start"], everything),
+        (["--from", "latest"], []),
         (["--from", "end"], []),
         (["--from", "7"], everything[7:]),
         (["--from", "-3"], everything[7:]),
@@ -228,7 +231,7 @@ def test_what_cannot_be_read_is_said_in_one_line(node: Broker, topic: str) -> No
         ([topic, "--from", "3", "--until", "1"], 2, "Error: --from is after --until\n"),
         ([topic, "--from", "1h ago", "--until", "2h ago"], 2, "Error: --from is after --until\n"),
         ([topic, "--from", "-1", "--until", "-2"], 2, "Error: --from is after --until\n"),
-        ([topic, "--from", "soon"], 2, "expected start, end, an offset"),
+        ([topic, "--from", "soon"], 2, "expected earliest, latest, an offset"),
         ([topic, "--group", "g", "--from", "5"], 2, "--group: its offsets say where to read"),
     ):
         result = run(node, "consume", *arguments)
@@ -314,7 +317,7 @@ def test_a_group_commits_what_was_printed(node: Broker, topic: str) -> None:
     assert values(node, topic, "--group", topic) == ["c"]
     assert values(node, topic, "--group", topic) == []
     assert committed(node, topic, topic) == 3
-    assert values(node, topic, "--group", f"{topic}-new", "--from", "end") == []
+    assert values(node, topic, "--group", f"{topic}-new", "--from", "latest") == []
 
 
 def test_follow_waits_and_ctrl_c_ends_it(node: Broker, topic: str) -> None:
@@ -323,7 +326,7 @@ def test_follow_waits_and_ctrl_c_ends_it(node: Broker, topic: str) -> None:
     # A shell that starts tests in the background has them ignore the signal, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     reader = subprocess.Popen(
-        [*command, "--from", "start", "--format", "raw", "--bootstrap-server", node.bootstrap_servers],
+        [*command, "--from", "earliest", "--format", "raw", "--bootstrap-server", node.bootstrap_servers],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -342,7 +345,7 @@ def test_follow_waits_and_ctrl_c_ends_it(node: Broker, topic: str) -> None:
 
 def test_follow_ends_when_its_reader_has_ended(node: Broker, topic: str) -> None:
     ok(node, "produce", topic, typed="old\n")
-    command = [sys.executable, "-m", "anabranch", "consume", topic, "--follow", "--from", "start", "--format", "raw"]
+    command = [sys.executable, "-m", "anabranch", "consume", topic, "--follow", "--from", "earliest", "--format", "raw"]
     read, write = os.pipe()
     with subprocess.Popen([*command, "--bootstrap-server", node.bootstrap_servers], stdout=write) as reader:
         os.close(write)

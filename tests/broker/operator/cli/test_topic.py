@@ -249,7 +249,7 @@ def test_list_shows_sizes_and_rates() -> None:
         assert row["bytes_per_s"] == 0
         assert "records" not in row
         header, shown = run(node, "list", "--size", "--rates", "0.1").output.splitlines()
-    assert header.split() == ["topic", "id", "partitions", "leaders", "records", "size", "records/s", "growth/s"]
+    assert header.split() == ["topic", "id", "partitions", "leaders", "offsets", "size", "records/s", "growth/s"]
     assert shown.split()[5:8] == ["80", "2", "KiB"]
 
 
