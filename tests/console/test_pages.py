@@ -449,7 +449,7 @@ def test_costs_rest_on_whole_cycles_of_uploads(console: ConsolePage) -> None:
     page = console.open("topics")
 
     def basis(*uploads: int, started_ms: int | None = None) -> Any:
-        """What costs are estimated from when a page has watched for so many times 10 s, with 7 calls an upload."""
+        """The basis of an estimate after so many times 10 s on the page, with 7 calls an upload."""
         samples = [
             {"at_ms": 10_000 * at, "uploads": {"count": each}, "store_calls": {"put": 100 + 7 * each}}
             for at, each in enumerate(uploads)
