@@ -14,7 +14,8 @@ If one of many texts does not fit, the halves are tried, down to a few, which ar
 """
 
 import re
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -117,7 +118,8 @@ def _read(texts: pa.BinaryArray, schema: pa.StructType, zone: str) -> pa.StructA
         if found.num_rows != len(texts):
             return None
         rows = found.to_struct_array().combine_chunks()
-        return in_column(rows, schema, zone, partial(_cast, texts=texts))
+        has_small_number = cache(lambda: any_of(pc.match_substring_regex(texts, SMALL_NUMBER)))
+        return in_column(rows, schema, zone, partial(_cast, has_small_number=has_small_number))
     except (pa.ArrowException, DoubtError, ValueError, OverflowError):
         return None
 
@@ -137,21 +139,24 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType:
     return kind if kind in _WHOLE else pa.string()
 
 
-def _cast(array: pa.Array, kind: pa.DataType, zone: str, texts: pa.BinaryArray) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType, zone: str, has_small_number: Callable[[], bool]) -> pa.Array:
     if kind in EXACT_MAX:
-        _check_floats(array, EXACT_MAX[kind], texts)
+        _check_floats(array, EXACT_MAX[kind], has_small_number)
     elif not (kind in _WHOLE or pa.types.is_string(kind)):
         return cast_texts(array, kind, zone)
     return array
 
 
-def _check_floats(values: pa.Array, limit: int, texts: pa.BinaryArray) -> None:
-    """Raise DoubtError if a number may be another one than the text has."""
+def _check_floats(values: pa.Array, limit: int, has_small_number: Callable[[], bool]) -> None:
+    """Raise DoubtError if a number may be another one than the text has.
+
+    All texts are searched at most once for small numbers, however many columns have a zero.
+    """
     found: Any = pc.min_max(values).as_py()
     if found["min"] is None:
         return
     if found["min"] <= -limit or found["max"] >= limit:
         raise DoubtError
     has_zero = found["min"] <= 0 <= found["max"] and any_of(pc.equal(values, 0))
-    if has_zero and any_of(pc.match_substring_regex(texts, SMALL_NUMBER)):
+    if has_zero and has_small_number():
         raise DoubtError
