@@ -2,8 +2,9 @@
 
 Records are in batches of 16 KiB, compressed with lz4, in blocks of 512 KiB. They are read, checked, decompressed,
 decoded and written as Parquet with zstd. `raw` keeps values as bytes; `typed` reads JSON strictly by a schema. CPU is
-all of the process, in one thread; figures are medians over the rounds. Three kinds of records: small ones of 174 B,
-the flights of the demonstration, and wide ones of 738 B.
+all of the process, in one thread; figures are medians over the rounds. `JSON alone` is the decoding of values that are
+in memory, by Arrow's parser and by Python's, with none or one of 1,000 values that is not JSON. Three kinds of records:
+small ones of 174 B, the flights of the demonstration, and wide ones of 738 B.
 
     python -m benchmarks.table_columns [--quick] [--json FILE] [--profile FILE]
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -25,6 +27,9 @@ from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.model import StreamBatch
 from anabranch.s3stream.object.format import IndexEntry, encode_block
+from anabranch.tables import json_blocks
+from anabranch.tables.json_columns import JsonDecoder
+from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.parts import answer
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import RAW, Asked, Question, Share
@@ -109,6 +114,22 @@ def write_blocks(file: Path, values: Sequence[bytes]) -> list[IndexEntry]:
     return entries
 
 
+def measure_json(report: Report, name: str, schema: bytes, values: Sequence[bytes], rounds: int) -> None:
+    """Measure the decoding alone, in CPU seconds per million values."""
+    kind = json_schema_type(schema.decode())
+    some = values[:50_000]
+    bad = [b"{" if at % 1_000 == 500 else each for at, each in enumerate(some)]
+    for by, reads in (("Arrow", json_blocks.reads), ("Python", lambda _: False)):
+        for rows, column in (("", pa.array(some, pa.binary())), (", one bad of 1,000", pa.array(bad, pa.binary()))):
+            with patch.object(json_blocks, "reads", reads):
+                seconds = []
+                for _ in range(rounds):
+                    begun = time.process_time()
+                    JsonDecoder(kind, "UTC")(column)
+                    seconds.append(time.process_time() - begun)
+            report.add(f"{name}, JSON alone by {by}{rows}", median(seconds) / len(some) * 1e6, "CPU s/million")
+
+
 def main() -> None:
     """Measure all kinds."""
     made = parser(__doc__.splitlines()[0])
@@ -150,6 +171,7 @@ def main() -> None:
                 )
                 if options.profile is not None:
                     profile.runcall(make_share, share, {})
+            measure_json(report, name, schema_of(document), values, rounds)
     if options.profile is not None:
         profile.dump_stats(options.profile)
     report.finish(options)
