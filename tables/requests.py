@@ -188,8 +188,8 @@ class ShareReport:
     reasons: list[str] = field(default_factory=list)
     """Some of the errors, each once."""
     size_bytes: int = 0
-    metadata_bytes: int = 0
-    """Parquet's metadata at the end of the file, without its length and the magic bytes."""
+    crc: int = 0
+    """CRC32C of the file."""
 
 
 def _registry(found: Mapping[str, Any]) -> Registry | None:

@@ -5,8 +5,8 @@ by the sizes of a read, of a batch's decompressed records, and of a row group.
 """
 
 import itertools
+import json
 import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crc32c import crc32c
 
 from anabranch.s3stream.object.format import IndexEntry
 from anabranch.s3stream.store.recycled import ReadBufferPool
@@ -32,6 +33,10 @@ GROUP_BYTES_MAX: Final = 32 << 20
 MEMORY_BYTES_MAX: Final = 32 << 20
 """Free memory that is kept for the values of the next read."""
 REASONS_MAX: Final = 10
+RANGE: Final = "anabranch.range"
+"""Entry of a file's metadata that says where its rows are from: an object of JSON with the fields of ..."""
+PLACE: Final = ("topic", "partition", "start_offset", "end_offset")
+"""... a range of a partition. So a catalog can be rebuilt from the files."""
 _SORTED: Final = (f"{KAFKA}.offset", f"{KAFKA}.timestamp")
 """Columns whose values differ little from one row to the next."""
 _DISTINCT: Final = (f"{KAFKA}.value_raw", f"{KAFKA}.key_raw", "value")
@@ -59,14 +64,13 @@ def make_share(share: Share, registries: Mapping[str, SchemaRegistry]) -> ShareR
             group.append(rows)
             size += rows.nbytes
             if size >= GROUP_BYTES_MAX:
-                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=sum(map(len, group)) or 1)
+                _write_group(writer, group, schema)
                 group, size = [], 0
-        if group or not report.rows:
-            writer.write_table(pa.Table.from_batches(group, schema), row_group_size=sum(map(len, group)) or 1)
-    with Path(share.target).open("rb") as made:
-        report.size_bytes = made.seek(0, os.SEEK_END)
-        made.seek(-8, os.SEEK_END)
-        report.metadata_bytes = int.from_bytes(made.read(4), "little")
+        _write_group(writer, group, schema)
+        place = share.range._asdict()
+        writer.add_key_value_metadata({RANGE: json.dumps({name: place[name] for name in PLACE})})
+    with Path(share.target).open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as made:
+        report.size_bytes, report.crc = len(made), crc32c(made)
     return report
 
 
@@ -82,6 +86,11 @@ def _writer(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
         write_page_checksum=True,
         store_schema=False,
     )
+
+
+def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch], schema: pa.Schema) -> None:
+    if group:
+        writer.write_table(pa.Table.from_batches(group, schema), row_group_size=sum(map(len, group)))
 
 
 def _leaves(parts: Any, path: str) -> Iterator[str]:

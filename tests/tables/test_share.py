@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from anabranch.tables.json_values import json_reader
 from anabranch.tables.ranges import AbortedTransaction
 from anabranch.tables.requests import Asked, Share
 from anabranch.tables.schema import field_ids
+from anabranch.tables.share import RANGE
 from tests.tables.shares import RAW, file_schema, made, question, share_of
 
 DEEP = {"type": "object", "properties": {"y": {"type": "number"}}}
@@ -239,8 +241,16 @@ def test_columns_have_their_ids_in_the_file(tmp_path: Path) -> None:
     ids = list(field_ids(file_schema(share)))
     assert sorted(ids) == list(range(1, len(ids) + 1))
     data = Path(share.target).read_bytes()
-    assert report.size_bytes == len(data)
-    assert int.from_bytes(data[-8:-4], "little") == report.metadata_bytes
+    assert (report.size_bytes, report.crc) == (len(data), crc32c(data))
+
+
+def test_a_file_says_where_its_rows_are_from(tmp_path: Path) -> None:
+    batch = bytes(build_batch([Record(None, GOOD, 5)] * 9))
+    share = share_of(tmp_path, [batch], question(RAW), start_offset=2, end_offset=7)
+    report, _ = made(share)
+    assert report.rows == 5
+    place = {"topic": "t", "partition": 3, "start_offset": 2, "end_offset": 7}
+    assert json.loads(pq.read_metadata(share.target).metadata[RANGE.encode()]) == place
 
 
 def test_an_empty_share_is_an_empty_file(tmp_path: Path) -> None:
