@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -36,11 +36,9 @@ from anabranch.s3stream.catalog import (
 from anabranch.s3stream.catalog import manifest_rows as state_rows
 from anabranch.s3stream.catalog import takeover as takeovers
 from anabranch.s3stream.catalog import transfer as transfers
-from anabranch.s3stream.catalog.backup import BackupHeader, write_backup
 from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.manifest_state import CatalogState
 from anabranch.s3stream.catalog.progress import CatalogProgress
-from anabranch.s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from anabranch.s3stream.catalog.values import (
     DEFAULT_LISTENER,
     UNKNOWN_HOLDER,
@@ -66,6 +64,10 @@ from anabranch.s3stream.catalog.values import (
 )
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
 from anabranch.s3stream.model import NodeIdentity, ObjectInfo, RangeLocation, StreamInfo, StreamOwner
+
+if TYPE_CHECKING:
+    from anabranch.s3stream.catalog.backup import BackupHeader
+    from anabranch.s3stream.catalog.restore import Advance, CatalogContents
 
 Result = TypeVar("Result")
 
@@ -802,21 +804,27 @@ class Catalog:
 
     async def back_up(
         self, target: Path, *, now_ms: int, overwrite: bool, on_progress: Callable[[int, int], None]
-    ) -> BackupHeader:
+    ) -> "BackupHeader":
         """Write all rows, as of one moment, to a file. `on_progress` is called in a thread with rows done and in total.
 
         Raises CatalogError when the target exists (unless `overwrite`) or cannot be written.
         """
+        from anabranch.s3stream.catalog.backup import write_backup  # late, as `restore`: of commands only
+
         return await self._database.read(
             lambda c: write_backup(c, target, now_ms=now_ms, overwrite=overwrite, on_progress=on_progress), is_long=True
         )
 
-    async def restore(self, contents: CatalogContents) -> None:
+    async def restore(self, contents: "CatalogContents") -> None:
         """Insert the rows of a rebuilt catalog in one transaction. Raises CatalogError when it is not empty."""
+        from anabranch.s3stream.catalog.restore import restore
+
         await self._database.write(lambda c: restore(c, contents))
 
-    async def advance(self, wanted: Advance) -> None:
+    async def advance(self, wanted: "Advance") -> None:
         """Move counters and epochs of a restored catalog past all that were assigned since the copy was made."""
+        from anabranch.s3stream.catalog.restore import advance
+
         await self._database.write(lambda c: advance(c, wanted))
 
 

@@ -1,7 +1,6 @@
 """Suggestions for a name that is not known, of commands, settings, configs, APIs and the like. Pure."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def near_text(name: str, known: Iterable[str]) -> str:
@@ -9,6 +8,8 @@ def near_text(name: str, known: Iterable[str]) -> str:
 
     Upper and lower case are the same here.
     """
+    from difflib import get_close_matches  # late: most names are known
+
     by_folded = {each.casefold(): each for each in known}
     near = [by_folded[each] for each in get_close_matches(name.casefold(), by_folded)]
     return f". Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -6,8 +6,7 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
-import structlog
-
+from anabranch.broker.node.logging.lean_structlog import structlog
 from anabranch.broker.node.logging.levels import METHODS, ROOT, LogLevels
 from anabranch.broker.node.logging.writer import LineWriter
 from anabranch.broker.node.settings.model import LogSettings

@@ -3,10 +3,8 @@
 An invalid value raises a `SettingsError` of one line: the setting, its source, the value found, and the allowed values.
 """
 
-import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -111,7 +109,9 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         # Some have a shorter name than that of the setting, which one may have tried: listener.port is ANABRANCH_PORT.
         settings = {setting.env.removeprefix(ENV_PREFIX): setting.env for setting in all_settings()}
         settings |= {f"{setting.area}_{setting.name}".upper(): setting.env for setting in all_settings()}
-        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
+        from difflib import get_close_matches  # late: names are rarely wrong
+
+        near = get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
         advice = f"; the nearest is {settings[near[0]]}" if near else " (see `anabranch serve --help`)"
         raise SettingsError(f"environment variable {name}: no setting has this name{advice}")
 
@@ -158,6 +158,8 @@ def _store_variable(variable: str) -> tuple[str, str] | None:
 
 
 def _read_file(path: Path) -> dict[str, dict[str, Any]]:
+    import tomllib  # late: many have no file
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

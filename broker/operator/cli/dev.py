@@ -1,7 +1,6 @@
 """`anabranch dev`: run a node whose data is in memory, until a signal."""
 
 import asyncio
-import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
+from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory, skip_components
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.broker.operator.dev.folder import MemoryFolder
@@ -166,7 +165,6 @@ async def _serve(
     ahead_ms: int,
 ) -> int:
     stacks.install(asyncio.get_running_loop(), writer.fd, writer.line)
-    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
     # After validating the settings: it imports the whole broker.
     from anabranch.broker.operator.dev.controls import Controls
     from anabranch.broker.operator.dev.orders import create_topic
@@ -202,6 +200,7 @@ async def _running(settings: Settings, levels: LogLevels, controls: "Controls") 
     with suppress(_Ended):
         try:
             async with run_node(settings, levels, controls.environment()) as node:
+                skip_components()
                 yield node
                 raise _Ended
         except (StartError, KafkaError, StorageError) as error:

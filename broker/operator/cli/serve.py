@@ -1,7 +1,6 @@
 """`anabranch serve`: run a node until a signal or a failure. Flags are generated from the settings."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import structlog
 
 from anabranch.broker.node.logging import logs, stacks
 from anabranch.broker.node.logging.levels import LogLevels
@@ -26,7 +24,7 @@ from anabranch.broker.node.settings.names import (
     describe_default,
 )
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
+from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, log, loop_factory, skip_components
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
 
@@ -110,11 +108,8 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
 
 
 async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
-    # Imports create many objects and no cycles: collections in between took a tenth of the time until the node listens.
-    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
     from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
 
-    log = structlog.get_logger("node")
     stop = asyncio.Event()
     serving = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -144,9 +139,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
                 place = f"{settings.node.data_dir}, objects in {store}"
                 for line in welcome(node, place, "Ctrl-C stops the node; its data stays."):
                     writer.line(line)  # as the log does: a terminal that is held must not stop the node
-            # The components live until the end: collections skip them. There is none now, as it would stop all threads
-            # for a quarter of a second of a free processor, and the beats with them, while other nodes begin to watch.
-            gc.freeze()
+            skip_components()
             try:
                 return await _until_stopped(node, stop)
             finally:
