@@ -6,18 +6,21 @@
 
 The broker starts with the first test that wants it. With pytest-xdist each worker has its own. What one test does to it
 (`pause`, `kill`, faults) ends with that test.
+
+It is loaded in every run of pytest in its environment. One without the fixtures must not pay for them, so what they
+need is imported when they are asked for.
 """
 
 import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, Signature
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from anabranch.testing.broker import Broker
-from anabranch.testing.process import BrokerError
+if TYPE_CHECKING:
+    from anabranch.testing import Broker
 
 NAME_LENGTH_MAX = 200
 _SHAPE: Final = Signature(
@@ -28,7 +31,7 @@ _SHAPE: Final = Signature(
 )
 """Arguments of the marker."""
 MARKER: Final = f"anabranch_topic{_SHAPE}: partitions and configs of the topic of the fixture anabranch_topic"
-_broker = pytest.StashKey[Broker]()
+_broker = pytest.StashKey["Broker"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +63,7 @@ def anabranch_broker(
     anabranch_users: Mapping[str, str],
     anabranch_tls: bool,  # noqa: FBT001 - pytest passes fixtures by name
     pytestconfig: pytest.Config,
-) -> Iterator[Broker]:
+) -> "Iterator[Broker]":
     """A broker (`anabranch.testing.Broker`) for all tests of the session."""
     with _running("anabranch_broker", anabranch_settings, anabranch_users, tls=anabranch_tls) as broker:
         pytestconfig.stash[_broker] = broker
@@ -75,7 +78,7 @@ def anabranch_new_broker(
     anabranch_settings: Mapping[str, object],
     anabranch_users: Mapping[str, str],
     anabranch_tls: bool,  # noqa: FBT001 - as above
-) -> Iterator[Broker]:
+) -> "Iterator[Broker]":
     """A broker for one test, which has nothing of others: no topics, groups, transactions."""
     with _running("anabranch_new_broker", anabranch_settings, anabranch_users, tls=anabranch_tls) as broker:
         yield broker
@@ -84,7 +87,9 @@ def anabranch_new_broker(
 @contextmanager
 def _running(
     fixture: str, settings: Mapping[str, object], users: Mapping[str, str], *, tls: bool
-) -> Generator[Broker, None, None]:
+) -> "Generator[Broker, None, None]":
+    from anabranch.testing import Broker, BrokerError
+
     broker = Broker(settings, users=users, tls=tls)
     try:
         broker.start()
@@ -97,7 +102,7 @@ def _running(
 
 
 @pytest.fixture
-def anabranch_topic(request: pytest.FixtureRequest, anabranch_broker: Broker) -> Iterator[str]:
+def anabranch_topic(request: pytest.FixtureRequest, anabranch_broker: "Broker") -> Iterator[str]:
     """Name of a new topic, which ends with the test. `@pytest.mark.anabranch_topic(partitions=3)` shapes it."""
     marker = request.node.get_closest_marker("anabranch_topic")
     try:
