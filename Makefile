@@ -19,7 +19,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check lint types crate test-fast test collected test-python coverage test-spark-next suites suites-go suites-node bench guard sim fuzz soak soak-wal docs release clean
+.PHONY: help setup tools demo demo-cluster check lint types crate test-fast test collected test-python test-lowest coverage test-spark-next suites suites-go suites-node bench guard sim fuzz soak soak-wal docs release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -68,6 +68,10 @@ collected: setup
 
 test-python: setup ## run the tests of test-fast without the native part
 	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)
+
+test-lowest: setup ## run the tests of the broker for tests, and some of each extra, with the lowest versions that pyproject.toml allows
+	@$(BIN)/python -m scripts.tools packaging s3
+	@$(BIN)/python -m scripts.lowest $(PYTEST_ARGS)
 
 coverage: tools ## run all tests and measure coverage; fails below fail_under in pyproject.toml
 	$(BIN)/coverage erase

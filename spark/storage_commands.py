@@ -45,7 +45,7 @@ LOCATION_OPTIONS = {
 STORE_HELP = "A field of a further store, as for a node: cold.type=s3, cold.bucket=archive."
 
 
-class PairType(click.ParamType[tuple[str, str]]):
+class PairType(click.ParamType):  # type: ignore[type-arg]  # it is generic from click 8.4 on
     """Option type for `name=value`."""
 
     name = "name=value"

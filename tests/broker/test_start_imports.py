@@ -1,4 +1,4 @@
-"""What a start may not import: it would cost each broker for tests, and each node, its time and its memory."""
+"""Modules that a start may not import: each would cost every broker for tests, and every node, time and memory."""
 
 import os
 import subprocess

@@ -133,7 +133,7 @@ def distinguished_name(subject: x509.Name) -> str:
     return ",".join("+".join(_attribute(each) for each in rdn) for rdn in reversed(subject.rdns))
 
 
-def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
+def _attribute(attribute: "x509.NameAttribute[str | bytes]") -> str:
     keyword = _KEYWORDS.get(attribute.oid)
     if keyword is None or isinstance(attribute.value, bytes):
         return f"{keyword or attribute.oid.dotted_string}=#{_encoded_value(attribute).hex()}"
@@ -146,7 +146,7 @@ def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
     )
 
 
-def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
+def _encoded_value(attribute: "x509.NameAttribute[str | bytes]") -> bytes:
     """Return the DER encoding of an attribute's value: the bytes after its id in a name with only this attribute."""
     encoded = x509.Name([attribute]).public_bytes()
     for _ in range(3):  # the name, the set, the pair of id and value

@@ -49,9 +49,12 @@ class AdminOnDemand:
         self._stop_waiting()
         try:
             self._server = self._make()
-        except MissingExtra as error:  # nothing else ends the wait of those that have connected
+        except Exception as error:  # noqa: BLE001 - whatever it is, those that have connected must not wait for it
             bound.close()
-            _log.error(str(error))
+            if isinstance(error, MissingExtra):
+                _log.error(str(error))
+            else:  # such as a package that is too old
+                _log.error("the admin port cannot be served", exc_info=error)
             return
         self._node.tasks.spawn(self._server.start(bound, access))
 

@@ -14,7 +14,7 @@ yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask f
 plan_option: Final = click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 
 
-class SizeType(click.ParamType[int]):
+class SizeType(click.ParamType):  # type: ignore[type-arg]  # it is generic from click 8.4 on
     """A size in bytes, with or without a unit."""
 
     name = "size"
@@ -27,7 +27,7 @@ class SizeType(click.ParamType[int]):
             self.fail(f"{value!r} {error}", param, ctx)
 
 
-class PointType(click.ParamType[Point]):
+class PointType(click.ParamType):  # type: ignore[type-arg]  # it is generic from click 8.4 on
     """A place in a partition."""
 
     name = "point"

@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from anabranch.testing import Broker
 from tests.support.node import running_node
@@ -55,6 +56,19 @@ async def test_a_connection_ends_for_which_the_server_cannot_be_loaded(
         host, _, port = node.ports.admin_address.rpartition(":")
         with pytest.raises(ConnectionError):
             await asyncio.to_thread(ask_raw, host, int(port))
+
+
+async def test_a_connection_ends_when_loading_the_server_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AttributeError("module 'aiohttp.web' has no attribute 'RequestKey'")
+
+    monkeypatch.setattr("anabranch.broker.app._admin_server", fail)
+    with capture_logs() as logged:
+        async with running_node(tmp_path, admin_on_demand="true") as node:
+            host, _, port = node.ports.admin_address.rpartition(":")
+            with pytest.raises(ConnectionError):
+                await asyncio.to_thread(ask_raw, host, int(port))
+    assert [each["event"] for each in logged if each["log_level"] == "error"] == ["the admin port cannot be served"]
 
 
 @pytest.mark.slow
