@@ -105,7 +105,7 @@ def main() -> int:
         url = f"http://127.0.0.1:{node.admin_port}/console/#/"
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_FLAGS))
-            page = browser.new_page(viewport={"width": 1120, "height": 820})
+            page = browser.new_page(viewport={"width": 1240, "height": 820})
             for route, name in (("groups/billing", "group"), ("storage", "storage")):
                 page.goto(url + route)
                 until = time.monotonic() + WATCH_S

@@ -63,7 +63,7 @@ export function GroupPage({ group }) {
               ["Protocol", found.type],
             ]}
           />
-          <${Section} id="lag" title="Lag over time" note="Records between the committed offsets and the ends, since this page was opened.">
+          <${Section} id="lag" title="Lag over time" note="Offsets between those committed and the ends, since this page was opened.">
             <${LagChart} history=${history} offsets=${found.offsets} />
           <//>
           <${Section} id="offsets" title="Offsets"><${Offsets} rows=${found.offsets} members=${found.members} /><//>
