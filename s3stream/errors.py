@@ -125,8 +125,12 @@ class EndMoved(CatalogError):
     """A stream's committed end is not where the command expects it: look it up again, and repeat."""
 
 
+class TableChanged(CatalogError):
+    """Another commit has changed the table: read it again, and make a new one."""
+
+
 class AlreadyExists(CatalogError):
-    """A topic or partition of that name exists."""
+    """A topic, partition or table of that name exists."""
 
 
 class StreamHeld(CatalogError):
@@ -134,7 +138,7 @@ class StreamHeld(CatalogError):
 
 
 class NotFound(CatalogError):
-    """No such topic, partition or object."""
+    """No such topic, partition, object or table."""
 
 
 class StoreError(StorageError):

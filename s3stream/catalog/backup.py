@@ -47,6 +47,11 @@ TABLES: Final = (
     "delegation_tokens",
     "detached_topics",
     "detached_partitions",
+    "tables",
+    "table_schemas",
+    "table_partitions",
+    "table_snapshots",
+    "table_files",
 )
 ROWS_PER_STEP: Final = 1_000
 """Rows read or inserted at once, and between two progress reports."""

@@ -12,11 +12,10 @@ Invariants:
 Times are ms since 1970 and are always passed in. Errors are those of `s3stream.errors`.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
 
@@ -37,8 +36,10 @@ from anabranch.s3stream.catalog import manifest_rows as state_rows
 from anabranch.s3stream.catalog import takeover as takeovers
 from anabranch.s3stream.catalog import transfer as transfers
 from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.deadline import Deadline
 from anabranch.s3stream.catalog.manifest_state import CatalogState
 from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.values import (
     DEFAULT_LISTENER,
     UNKNOWN_HOLDER,
@@ -62,7 +63,7 @@ from anabranch.s3stream.catalog.values import (
     UploadCommit,
     WalInfo,
 )
-from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
+from anabranch.s3stream.errors import AlreadyExists, CatalogUnavailable, CatalogWentBack, StorageError
 from anabranch.s3stream.model import NodeIdentity, ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 if TYPE_CHECKING:
@@ -70,9 +71,6 @@ if TYPE_CHECKING:
     from anabranch.s3stream.catalog.restore import Advance, CatalogContents
 
 Result = TypeVar("Result")
-
-WAIT_COUNTED_S: Final = 1.0
-"""Shortest wait of a command that postpones its deadline. The delays allow for more."""
 
 
 class Catalog:
@@ -92,6 +90,7 @@ class Catalog:
         self.went_back = False
         """True once the catalog was found to lack what it had committed."""
         self._seen = CatalogProgress()
+        self.tables = TableCatalog(self._database, self._change_as_node)
 
     @property
     def where(self) -> str:
@@ -377,7 +376,7 @@ class Catalog:
 
         Ignores topics that do not exist.
         """
-        deadline = _Deadline(now_ms, delete_after_ms)
+        deadline = Deadline(now_ms, delete_after_ms)
         await self._change_as_node(lambda c: topics.delete_topics(c, topic_ids, deadline.ms))
 
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
@@ -582,7 +581,7 @@ class Catalog:
         self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
     ) -> StreamInfo:
         """Move the start forward (never back, never past the end); objects wholly before it become destroyed."""
-        deadline = _Deadline(now_ms, delete_after_ms)
+        deadline = Deadline(now_ms, delete_after_ms)
         return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, deadline.ms))
 
     async def find_ranges(
@@ -618,7 +617,7 @@ class Catalog:
         `oldest_data_ms` is the commit time of the oldest data that goes into them (0: the time of their own commit);
         `cleaned` marks the output of log compaction.
         """
-        deadline = _Deadline(now_ms, deadline_ms)
+        deadline = Deadline(now_ms, deadline_ms)
         return await self._database.write(
             lambda c: objects.prepare_objects(
                 c,
@@ -663,7 +662,7 @@ class Catalog:
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
         """Replace inputs with outputs. Every live range of the inputs must be covered by exactly one output."""
-        deadline = _Deadline(commit.now_ms, commit.delete_after_ms)
+        deadline = Deadline(commit.now_ms, commit.delete_after_ms)
         await self._database.write(lambda c: objects.commit_compaction(c, replace(commit, delete_after_ms=deadline.ms)))
 
     async def get_objects(self, object_ids: Sequence[int]) -> Mapping[int, ObjectInfo]:
@@ -714,7 +713,7 @@ class Catalog:
 
         Objects in other states are not changed: a writer may call this after a commit whose outcome it does not know.
         """
-        deadline = _Deadline(now_ms, delete_after_ms)
+        deadline = Deadline(now_ms, delete_after_ms)
         await self._database.write(lambda c: objects.discard_objects(c, object_ids, deadline.ms))
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
@@ -835,23 +834,3 @@ def went_back_text(where: str, what: str) -> str:
         "restart the nodes; stop all of them, and rebuild the catalog first: `anabranch catalog rebuild` "
         "(docs/operations.md)"
     )
-
-
-class _Deadline:
-    """A deadline that counts from when its command runs: until then readers find the objects, and begin to read them.
-
-    A command may wait for the writers' lock, behind commits that hang, and be repeated after an outage.
-    """
-
-    def __init__(self, now_ms: int, deadline_ms: int) -> None:
-        if deadline_ms < now_ms:
-            raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {deadline_ms} ms")
-        self._deadline_ms = deadline_ms
-        self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
-
-    @property
-    def ms(self) -> int:
-        """The deadline of a command that runs now."""
-        waited_s = self._loop.time() - self._began_s
-        return self._deadline_ms + (int(1000 * waited_s) if waited_s >= WAIT_COUNTED_S else 0)

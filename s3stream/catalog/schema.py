@@ -24,6 +24,7 @@ The same statements run on SQLite and PostgreSQL. Invariants:
 - `preferred` of a stream is its preferred leader, set at creation and by operators' orders, not when a node dies or
   drains.
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
+- `TABLES.md` describes the tables of topics, whose names begin with `table`.
 """
 
 from collections.abc import Sequence
@@ -207,6 +208,73 @@ detached_partitions = Table(
     Column("stream_id", BigInteger),
 )
 
+tables = Table(
+    "tables",
+    METADATA,
+    Column("table_id", LargeBinary, primary_key=True),
+    Column("topic_id", LargeBinary),
+    Column("name", Text),
+    Column("store", Text),
+    Column("location", Text),  # prefix of the keys of its files
+    Column("retention", Integer),
+    Column("options", Text),  # a JSON object of texts
+    Column("created_ms", BigInteger),
+    Column("version", BigInteger),  # number of its commits
+    Column("metadata_file", BigInteger),  # 0: none yet
+    Column("snapshot_id", BigInteger),  # 0: none yet
+)
+
+table_schemas = Table(
+    "table_schemas",
+    METADATA,
+    Column("table_id", LargeBinary, primary_key=True),
+    Column("schema_id", Integer, primary_key=True, autoincrement=False),
+    Column("content", Text),
+)
+
+table_partitions = Table(
+    "table_partitions",
+    METADATA,
+    Column("table_id", LargeBinary, primary_key=True),
+    Column("idx", Integer, primary_key=True, autoincrement=False),
+    Column("start_offset", BigInteger),
+    Column("end_offset", BigInteger),
+)
+
+table_snapshots = Table(
+    "table_snapshots",
+    METADATA,
+    Column("table_id", LargeBinary, primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("snapshot_id", BigInteger),
+    Column("committed_ms", BigInteger),
+)
+
+table_files = Table(
+    "table_files",
+    METADATA,
+    Column("file_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", LargeBinary),  # its table may be dropped
+    Column("kind", Integer),
+    Column("state", Integer),
+    Column("store", Text),
+    Column("file_key", Text),
+    Column("size_bytes", BigInteger),
+    Column("crc32c", BigInteger),
+    Column("idx", Integer),  # partition of its rows, or -1
+    Column("start_offset", BigInteger),
+    Column("end_offset", BigInteger),
+    Column("record_count", BigInteger),
+    Column("schema_id", Integer),
+    Column("node_id", BigInteger),
+    Column("writer_id", Text),
+    Column("upload_id", Text),
+    Column("deadline_ms", BigInteger),
+    Column("committed_ms", BigInteger),  # 0: never committed
+    Column("added", BigInteger),  # version of the table that has added it; 0: none yet
+    Column("removed", BigInteger),  # version of the table that has removed it; 0: none yet
+)
+
 DIALECT_SQL: Final = {
     # Fragments in which the SQL of the two engines differs. SQLite: an INTEGER primary key is the row id itself, and a
     # table without row ids is clustered by its key.
@@ -375,6 +443,40 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 CASE configs WHEN '{{{{}}}}' THEN '}}}}' ELSE ', ' || substr(configs, 2) END
                 WHERE internal = 0 AND replace(configs, '"retention.ms"', '') = configs"""  # noqa: S608 - of ours
             for table in ("topics", "detached_topics")
+        ),
+    ),
+    (
+        11,
+        (
+            """CREATE TABLE tables (
+                table_id {blob} PRIMARY KEY, topic_id {blob} NOT NULL UNIQUE, name TEXT NOT NULL UNIQUE,
+                store TEXT NOT NULL, location TEXT NOT NULL, retention INTEGER NOT NULL, options TEXT NOT NULL,
+                created_ms BIGINT NOT NULL, version BIGINT NOT NULL, metadata_file BIGINT NOT NULL,
+                snapshot_id BIGINT NOT NULL)""",
+            """CREATE TABLE table_schemas (
+                table_id {blob} NOT NULL REFERENCES tables (table_id), schema_id INTEGER NOT NULL,
+                content TEXT NOT NULL, PRIMARY KEY (table_id, schema_id)){clustered}""",
+            """CREATE TABLE table_partitions (
+                table_id {blob} NOT NULL REFERENCES tables (table_id), idx INTEGER NOT NULL,
+                start_offset BIGINT NOT NULL, end_offset BIGINT NOT NULL, PRIMARY KEY (table_id, idx),
+                CHECK (0 <= start_offset AND start_offset <= end_offset)){clustered}""",
+            """CREATE TABLE table_snapshots (
+                table_id {blob} NOT NULL REFERENCES tables (table_id), version BIGINT NOT NULL,
+                snapshot_id BIGINT NOT NULL, committed_ms BIGINT NOT NULL, PRIMARY KEY (table_id, version),
+                UNIQUE (table_id, snapshot_id)){clustered}""",
+            """CREATE TABLE table_files (
+                file_id {id} PRIMARY KEY, table_id {blob} NOT NULL, kind INTEGER NOT NULL, state INTEGER NOT NULL,
+                store TEXT NOT NULL, file_key TEXT NOT NULL, size_bytes BIGINT NOT NULL, crc32c BIGINT NOT NULL,
+                idx INTEGER NOT NULL, start_offset BIGINT NOT NULL, end_offset BIGINT NOT NULL,
+                record_count BIGINT NOT NULL, schema_id INTEGER NOT NULL, node_id BIGINT NOT NULL,
+                writer_id TEXT NOT NULL, upload_id TEXT NOT NULL, deadline_ms BIGINT NOT NULL,
+                committed_ms BIGINT NOT NULL, added BIGINT NOT NULL, removed BIGINT NOT NULL)""",
+            "CREATE INDEX table_files_due ON table_files (deadline_ms) WHERE state <> 2",
+            "CREATE INDEX table_files_removed ON table_files (table_id, removed) WHERE state = 2 AND removed <> 0",
+            # A start that two live data files had would mean that rows are in the table twice.
+            """CREATE UNIQUE INDEX table_files_live ON table_files (table_id, idx, start_offset)
+                WHERE kind = 1 AND state = 2 AND removed = 0""",
+            "INSERT INTO counters (name, next) VALUES ('table_file', 1)",
         ),
     ),
 )

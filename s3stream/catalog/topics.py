@@ -21,6 +21,7 @@ from anabranch.s3stream.catalog.rows import (
     take_ids,
 )
 from anabranch.s3stream.catalog.schema import moves, partitions, ranges, streams, topics
+from anabranch.s3stream.catalog.table_rows import drop_tables_of
 from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, OpenStream, PartitionInfo, TopicInfo
 from anabranch.s3stream.errors import (
     AlreadyExists,
@@ -153,12 +154,13 @@ def count_led(connection: Connection) -> Mapping[int, int]:
 
 
 def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
-    """Delete the topics, their streams and their ranges, and destroy the objects that held nothing else."""
+    """Delete the topics, their streams and ranges, and destroy what held nothing else: objects, and files of tables."""
     names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
     ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
     if names:
         next_change(connection, ChangeKind.DELETION)
     touched = set(_object_ids(connection, ids))
+    drop_tables_of(connection, topic_ids, delete_after_ms)
     for some_names in chunks(names):
         connection.execute(delete(partitions).where(partitions.c.topic.in_(some_names)))
         connection.execute(delete(topics).where(topics.c.name.in_(some_names)))

@@ -14,7 +14,7 @@ from anabranch.native import VARIABLE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
-from anabranch.s3stream.catalog.catalog import WAIT_COUNTED_S
+from anabranch.s3stream.catalog.deadline import WAIT_COUNTED_S
 from tests.simulation.churn import Churn
 from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier

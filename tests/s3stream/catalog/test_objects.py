@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection
 
-from anabranch.s3stream.catalog import catalog as catalog_module
+from anabranch.s3stream.catalog import deadline as deadline_module
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import UploadCommit
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
@@ -469,7 +469,7 @@ async def test_the_delay_of_a_deletion_counts_from_when_its_command_runs(
     scene: MetadataNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until a command that waits for the writers' lock has run, readers find the object and begin to read it."""
-    monkeypatch.setattr(catalog_module, "WAIT_COUNTED_S", 0.0)
+    monkeypatch.setattr(deadline_module, "WAIT_COUNTED_S", 0.0)
     stream = scene.streams[0]
     (item,) = await scene.upload([span(stream, 0, 5)])
     running, ended = asyncio.Event(), threading.Event()

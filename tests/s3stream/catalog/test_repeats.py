@@ -9,10 +9,13 @@ from sqlalchemy import Connection, RowMapping, text
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.table_catalog import TableCatalog
+from anabranch.s3stream.catalog.table_values import TableFileKind
 from anabranch.s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
 from anabranch.s3stream.errors import NodeFenced
 from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
+from tests.support.table_node import NEW_TABLE, TABLE_ID, TableNode
 
 TOPIC = b"t" * 16
 OTHER = b"o" * 16
@@ -313,6 +316,69 @@ async def next_producer_ids(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_producer_ids(10)
 
 
+async def table_of(scene: MetadataNode) -> TableNode:
+    """A table with one file."""
+    await scene.catalog.tables.create(NEW_TABLE, now_ms=NOW)
+    table = TableNode(scene)
+    await table.grow(0, 20)
+    await table.append({0: [(0, 10)]})
+    return table
+
+
+async def create(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.tables.create(NEW_TABLE, now_ms=NOW)
+
+
+async def drop(scene: MetadataNode) -> Command:
+    table = await table_of(scene)
+    await table.prepare(TableFileKind.DATA)
+    return lambda: scene.catalog.tables.drop(TABLE_ID, keep_files=False, now_ms=NOW, delete_after_ms=LATER)
+
+
+async def prepare_files(scene: MetadataNode) -> Command:
+    table = await table_of(scene)
+    return lambda: table.prepare(TableFileKind.DATA, TableFileKind.METADATA)
+
+
+async def note_table_multipart(scene: MetadataNode) -> Command:
+    (file,) = await (await table_of(scene)).prepare(TableFileKind.DATA)
+    return lambda: scene.catalog.tables.note_multipart(file.file_id, "upload")
+
+
+async def commit(scene: MetadataNode) -> Command:
+    table = await table_of(scene)
+    wanted = await table.change(
+        {0: [(0, 10), (10, 20)]}, removed=await table.live(), schema="schema 2", expire_before=2
+    )
+    return lambda: scene.catalog.tables.commit(wanted)
+
+
+async def discard_files(scene: MetadataNode) -> Command:
+    (file,) = await (await table_of(scene)).prepare(TableFileKind.DATA)
+    return lambda: scene.catalog.tables.discard_files([file.file_id], now_ms=NOW, delete_after_ms=LATER)
+
+
+async def expire_files(scene: MetadataNode) -> Command:
+    (file,) = await (await table_of(scene)).prepare(TableFileKind.DATA)
+    return lambda: scene.catalog.tables.expire_files([file.file_id], now_ms=DEADLINE)
+
+
+async def forget_files(scene: MetadataNode) -> Command:
+    (file,) = await (await table_of(scene)).prepare(TableFileKind.DATA)
+    return lambda: scene.catalog.tables.forget_files([file.file_id])
+
+
+OF_TABLES: dict[str, Prepare] = {
+    "create": create,
+    "drop": drop,
+    "prepare_files": prepare_files,
+    "note_multipart": note_table_multipart,
+    "commit": commit,
+    "discard_files": discard_files,
+    "expire_files": expire_files,
+    "forget_files": forget_files,
+}
+READS_OF_TABLES = {"list", "read", "list_data_files", "list_trimmed_files", "list_reapable"}
 COMMANDS: dict[str, Prepare] = {
     each.__name__: each
     for each in (
@@ -361,16 +427,22 @@ COMMANDS: dict[str, Prepare] = {
         next_producer_ids,
         next_manifest,
     )
+} | {f"tables.{name}": prepare for name, prepare in OF_TABLES.items()}
+TAKES_MORE = {"beat", "register_node", "open_streams", "prepare_objects", "next_producer_ids", "next_manifest"} | {
+    "tables.prepare_files"
 }
-TAKES_MORE = {"beat", "register_node", "open_streams", "prepare_objects", "next_producer_ids", "next_manifest"}
 """A repetition gets another epoch, or other ids: those of the lost answer stay unused and do no harm."""
 CHANGE_NUMBERS = {"change", "last_deletion", "last_config", "last_acl", "last_token", "changed"}
 """Counters and a column that a repetition may raise: other nodes look once more."""
 
 
 def test_every_command_of_the_catalog_is_here() -> None:
-    methods = {name for name, _ in inspect.getmembers(Catalog, inspect.isfunction) if not name.startswith("_")}
-    assert set(COMMANDS) == methods - READS - NO_COMMANDS - OF_A_PERSON
+    of_tables = {f"tables.{name}" for name in methods_of(TableCatalog) - READS_OF_TABLES}
+    assert set(COMMANDS) == methods_of(Catalog) - READS - NO_COMMANDS - OF_A_PERSON | of_tables
+
+
+def methods_of(kind: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
 
 
 async def state_of(url: str) -> dict[str, list[Any]]:
@@ -389,6 +461,11 @@ async def state_of(url: str) -> dict[str, list[Any]]:
         "counters",
         "wals",
         "moves",
+        "tables",
+        "table_schemas",
+        "table_partitions",
+        "table_snapshots",
+        "table_files",
     )
 
     def rows(connection: Connection) -> dict[str, list[Any]]:
@@ -419,7 +496,9 @@ async def test_a_repeated_command_succeeds_and_changes_no_more(catalog: Catalog,
         assert await state_of(url) == state
 
 
-@pytest.mark.parametrize("name", ["detach_topic", "attach_topic", "clone_topic", "commit_upload", "commit_compaction"])
+@pytest.mark.parametrize(
+    "name", ["detach_topic", "attach_topic", "clone_topic", "commit_upload", "commit_compaction", "tables.commit"]
+)
 async def test_a_command_that_took_effect_is_not_refused_to_who_is_fenced_by_now(
     catalog: Catalog, url: str, name: str
 ) -> None:
