@@ -29,6 +29,7 @@ from anabranch.s3stream.catalog.schema import (
     topics,
     wals,
 )
+from anabranch.s3stream.catalog.table_rows import FILE_COUNTER
 from anabranch.s3stream.catalog.tokens import insert_tokens
 from anabranch.s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
 from anabranch.s3stream.catalog.values import KEPT_FOREVER, AclRow, DetachedTopic, TokenRow, WalInfo
@@ -245,6 +246,7 @@ class Advance:
     """Lower bounds of the nodes' epochs, by node id."""
     epochs_skipped: int
     producer_ids_skipped: int
+    table_file_ids_skipped: int
 
 
 def advance(connection: Connection, wanted: Advance) -> None:
@@ -252,6 +254,7 @@ def advance(connection: Connection, wanted: Advance) -> None:
     found = {row.name: row.next for row in connection.execute(select(counters))}
     _set_counter(connection, "object", max(found["object"], wanted.object_id))
     _set_counter(connection, "producer", found["producer"] + wanted.producer_ids_skipped)
+    _set_counter(connection, FILE_COUNTER, found[FILE_COUNTER] + wanted.table_file_ids_skipped)
     _set_counter(connection, CHANGE, max(found[CHANGE], wanted.progress.change))
     for node_id, number in wanted.progress.uploads.items():
         set_uploads(connection, node_id, max(number, count_uploads(connection, node_id)))

@@ -29,7 +29,7 @@ NOTHING: Final = OffsetBounds(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the catalog has of a table and its topic, as far as a commit needs it."""
+    """State of a table and its topic in the catalog, as far as a commit needs it."""
 
     info: TableInfo
     schema_id: int

@@ -23,7 +23,7 @@ class TableFileKind(IntEnum):
 
 
 class TableRetention(IntEnum):
-    """What becomes of files whose offsets the topic has left."""
+    """Fate of files whose offsets the topic has left."""
 
     TOPIC = 1
     """They leave the table, too, and the table is dropped with its topic."""

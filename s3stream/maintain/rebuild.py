@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
+from anabranch.s3stream.catalog.table_rows import FILE_COUNTER
 from anabranch.s3stream.catalog.topics import NOBODY
 from anabranch.s3stream.catalog.values import WalInfo, WalState
 from anabranch.s3stream.maintain.manifest import Manifest
@@ -31,6 +32,8 @@ OBJECT_IDS_SKIPPED: Final = 100_000
 """Increment of object ids: ids may have been given out without an object in the store."""
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
 """Increment of producer ids: ids may have been given out without a record of the producer."""
+TABLE_FILE_IDS_SKIPPED: Final = 1 << 32
+"""Increment of the ids of files of tables: those that were given out since are not looked for in the stores."""
 PROGRESS_SKIPPED: Final = 1_000_000
 """Increment of the numbers of changes and uploads: a process that still runs may put a mark of the lost catalog."""
 
@@ -107,6 +110,7 @@ def assemble(
     epochs = _epochs(manifest, node_id, log, stored)
     seen = max((replay.producer_id for replay in reader.replays.values()), default=-1)
     counters["producer"] = max(counters["producer"], seen + 1) + PRODUCER_IDS_SKIPPED
+    counters[FILE_COUNTER] = counters.get(FILE_COUNTER, 1) + TABLE_FILE_IDS_SKIPPED
     return CatalogContents(
         cluster=manifest.cluster,
         catalog_id=state.catalog_id,

@@ -21,7 +21,12 @@ from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.catalog.restore import Advance
 from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.maintain.manifest import parse_manifest_key
-from anabranch.s3stream.maintain.rebuild import OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED, skip_progress
+from anabranch.s3stream.maintain.rebuild import (
+    OBJECT_IDS_SKIPPED,
+    PRODUCER_IDS_SKIPPED,
+    TABLE_FILE_IDS_SKIPPED,
+    skip_progress,
+)
 from anabranch.s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED
 from anabranch.s3stream.model import parse_object_key
 from anabranch.s3stream.object.marks import MarkPlace
@@ -79,6 +84,7 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
                 node_epochs=epochs,
                 epochs_skipped=EPOCHS_SKIPPED,
                 producer_ids_skipped=PRODUCER_IDS_SKIPPED,
+                table_file_ids_skipped=TABLE_FILE_IDS_SKIPPED,
             )
         )
     data = {

@@ -23,9 +23,10 @@ from anabranch.s3stream.catalog.rows import find_objects, find_streams
 from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
 from anabranch.s3stream.catalog.topics import parse_configs
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
-from tests.support.catalog_node import MetadataNode, span
+from tests.support.catalog_node import MetadataNode, opened_catalog, span
 from tests.support.postgres import PostgresServer
 from tests.support.quick import real_sqlite
+from tests.support.table_node import NEW_TABLE
 from tests.support.transaction_pooler import transaction_pooler
 from tests.support.waiting import until
 
@@ -121,6 +122,22 @@ async def test_schema_5_takes_the_age_of_objects_from_their_writer_ids(
     } == OLD_WRITER_IDS
     assert (found[99].oldest_data_ms, found[99].cleaned) == (0, False)
     await database.close()
+
+
+async def test_a_data_directory_of_schema_10_opens_and_its_topics_may_get_tables(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 10])
+        database = Database(url)
+        await database.open()
+        topic = "INSERT INTO topics (name, topic_id, internal, configs, changed) VALUES ('t', :topic_id, 0, '{}', 0)"
+        await database.write(lambda c: c.execute(text(topic), {"topic_id": NEW_TABLE.topic_id}).close())
+        assert "tables" not in await database.read(lambda c: inspect(c).get_table_names())
+        await database.close()
+    async with opened_catalog(url) as catalog:
+        await catalog.tables.create(NEW_TABLE, now_ms=1)
+        assert [(info.name, info.version) for info in await catalog.tables.list()] == [("t", 0)]
 
 
 def stops_half_way(steps: Sequence[tuple[int, Sequence[str]]]) -> Sequence[tuple[int, Sequence[str]]]:

@@ -66,7 +66,7 @@ def stored(object_id: int, state: ObjectState = ObjectState.COMMITTED) -> Object
 CONTENTS = CatalogContents(
     cluster="test",
     catalog_id=bytes(range(16)),
-    counters={"stream": 9, "object": 500, "producer": 7_000},
+    counters={"stream": 9, "object": 500, "producer": 7_000, "table_file": 40},
     manifest=42,
     progress=CatalogProgress(70, {1: 30, 2: 7}),
     nodes={1: 1_007, 2: 1_001},
@@ -166,11 +166,12 @@ async def test_an_older_copy_goes_ahead_and_never_back(catalog: Catalog) -> None
         node_epochs={1: 2_000},
         epochs_skipped=10,
         producer_ids_skipped=5,
+        table_file_ids_skipped=60,
     )
     await catalog.advance(wanted)
     number, state = await catalog.read_state()
     assert number == 60
-    assert state.counters == {"stream": 9, "object": 700, "producer": 7_005}
+    assert state.counters == {"stream": 9, "object": 700, "producer": 7_005, "table_file": 100}
     assert state.nodes == {1: 2_010, 2: 1_011}
     assert {(each.epoch, each.leader_epoch) for each in state.streams} == {(1_013, 1_014)}
     await catalog.advance(replace(wanted, object_id=1, manifest=1, progress=CatalogProgress(), node_epochs={}))

@@ -182,7 +182,7 @@ async def test_a_forgotten_upload_is_noticed_although_nothing_else_is_forgotten(
             await check_marks(restarted, store, "test")
     async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as restarted:
         # An operator may decide to go on with the older state.
-        await restarted.advance(Advance(1_000, 0, CatalogProgress(50, {NODE_ID: 9}), {}, 1, 1))
+        await restarted.advance(Advance(1_000, 0, CatalogProgress(50, {NODE_ID: 9}), {}, 1, 1, 1))
         await check_marks(restarted, store, "test")
         assert await restarted.progress() == CatalogProgress(50, {NODE_ID: 9})
 

@@ -124,7 +124,7 @@ async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: Me
     ]
     assert state.committed == {1: [object_id]}
     assert state.prepared == [prepared]
-    assert state.counters == {"stream": 3, "object": 3, "producer": 0}
+    assert state.counters == {"stream": 3, "object": 3, "producer": 0, "table_file": 1}
     assert state.configs == {("group", "readers"): {"a": "b"}}
     assert [wal.wal_id for wal in state.wals] == ["00000000000000aa"]
 
