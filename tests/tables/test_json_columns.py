@@ -1,11 +1,14 @@
 """Strict JSON as Arrow columns, without a session: many texts at once are decoded as each by itself, or not at all."""
 
 import json
+import random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from anabranch.tables import json_blocks, json_columns
 from anabranch.tables.json_columns import JsonDecoder
@@ -139,3 +142,33 @@ def test_a_text_does_not_reach_into_another(pair: tuple[bytes, bytes]) -> None:
 
 def test_nothing_is_decoded_to_nothing() -> None:
     assert len(JsonDecoder(schema_of(pa.int64()), "UTC")(pa.array([], pa.binary()))) == 0
+
+
+COLUMNS = {"n": pa.int64(), "x": pa.float64(), "f": pa.float32(), "s": pa.string(), "b": pa.bool_(), "t": TIMESTAMP,
+           "a": list_of(pa.int32()), "o": pa.struct([("x", pa.float64()), ("s", list_of(pa.string()))])}  # fmt: skip
+GOOD = {"n": ("1", "-0", "null"), "x": ("0.0", "1.5e3", "2"), "f": ("0", "0.5"),
+        "s": ('"a"', '"}\\n{"', '"\\ud83d\\ude00"'), "b": ("true", "null"),
+        "t": ('"2020-01-01T00:00:00Z"',), "a": ("[1,null]", "[]"),
+        "o": ('{"x":1,"s":["b"]}', "{}"), "u": ('"any"', "[{}]", "1e999")}  # fmt: skip
+PIECES = (b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\0", b"\n", b"\xff", b"0", b"e", b"-", b"NaN", b"{}", b" ")
+
+
+@pytest.mark.slow
+@given(st.integers(0, 1 << 32), st.sampled_from([0, 0.3]), st.sampled_from([0, 0.5]))
+@settings(max_examples=400, deadline=None)
+def test_any_texts_are_decoded_as_each_by_itself(seed: int, doubtful: float, broken: float) -> None:
+    dice = random.Random(seed)
+    texts = []
+    for _ in range(dice.choice([1, 1, 2, 3, 40])):
+        names = dice.sample(list(GOOD), dice.randrange(len(GOOD)))
+        values = [dice.choice(TEXTS[:-2] if dice.random() < doubtful else GOOD[name]) for name in names]
+        parts = (f'"{name}": {value}' for name, value in zip(names, values, strict=True))
+        text = bytearray(f"{{{', '.join(parts)}}}".encode())
+        if dice.random() < broken:
+            at = dice.randrange(len(text) + 1)
+            text[at : at + dice.randrange(3)] = dice.choice(PIECES)
+        texts.append(bytes(text))
+    schema = pa.struct(list(COLUMNS.items()))
+    found = JsonDecoder(schema, "UTC")(pa.array(texts, pa.binary()))
+    found.validate(full=True)
+    assert str(found.to_pylist()) == str(decode_column(texts, json_reader(schema, "UTC"), schema).to_pylist())

@@ -146,10 +146,9 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 def comparable(row: dict[str, Any]) -> str:
-    """Return a row as text, with one name of UTC."""
-    kafka = dict(row["_kafka"])
-    text = str({**row, "_kafka": sorted(kafka.items(), key=lambda item: item[0])})
-    return text.replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+    """Return a row as text, whatever object stands for UTC."""
+    time, kafka = row["at"], sorted(row["_kafka"].items())
+    return str({**row, "at": time and time.isoformat(), "_kafka": kafka})
 
 
 def rows_of(share: Share) -> list[dict[str, Any]]:
