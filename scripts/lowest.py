@@ -32,7 +32,8 @@ TESTS = (
     "tests/broker/node/net",
     "tests/broker/operator/admin/test_on_demand.py",
     "tests/broker/operator/admin/test_metrics.py",
-    "tests/broker/operator/cli/test_command_line.py",
+    "tests/broker/operator/cli/test_completion.py",
+    "tests/broker/operator/cli/test_output.py",
     "tests/s3stream/store",
 )
 """The broker for tests, and something of each extra."""
