@@ -90,10 +90,10 @@ def main() -> None:
         pairs = zip(ours, theirs, strict=True)
         report.add(f"{name}, ratio", middle([figure(one) / figure(other) for one, other in pairs]), "ratio")
 
-    compare("ready after", "s", lambda each: each.ready_s, "<= 1")
+    compare("ready after", "s", lambda each: each.ready_s, "<= 0.5")
     compare("first record acknowledged after", "s", lambda each: each.first_ack_s)
     compare("CPU until then", "s", lambda each: each.cpu_s)
-    compare("memory then", "MiB", lambda each: each.rss_bytes / (1 << 20))
+    compare("memory then", "MiB", lambda each: each.rss_bytes / (1 << 20), "<= 60")
     report.finish(options)
 
 
