@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_rows import find_files
+from anabranch.s3stream.catalog.table_values import TableFileKind
 from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectState, object_key
@@ -14,6 +17,7 @@ from anabranch.s3stream.settings import GcSettings
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span, sqlite_catalog
 from tests.support.clock import ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.table_node import NEW_TABLE, TableNode
 
 CLUSTER = "test"
 
@@ -279,3 +283,69 @@ async def test_the_loop_goes_on_after_a_failed_round(
         await running
     assert store.objects == {}
     assert collector.stats.rounds_failed == 1
+
+
+async def written_table(scene: MetadataNode, store: MemoryStore) -> TableNode:
+    """A table whose files have bytes, with two snapshots that share none of them."""
+    table = TableNode(scene)
+    await table.tables.create(NEW_TABLE, now_ms=NOW)
+    await table.grow(0, 20)
+    first = await table.append({0: [(0, 10)]})
+    manifest = first.added[1].file_id
+    second = await table.change({0: [(0, 20)]}, removed=await table.live())
+    await table.tables.commit(replace(second, removed=[*second.removed, manifest]))
+    ids = [item.file_id for commit in (first, second) for item in commit.added]
+    files = await scene.catalog._database.read(lambda c: find_files(c, ids))  # noqa: SLF001
+    for file in files.values():
+        await store.put(file.file_key, [b"x"], writer_id=file.writer_id)
+    return table
+
+
+async def test_files_of_tables_are_deleted_when_no_snapshot_names_them(
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
+) -> None:
+    table = await written_table(scene, store)
+    keys = sorted(store.objects)
+    clock.ms = 10 * LATER
+    assert await collector.collect() == 0, "both snapshots are there"
+    await table.append({}, expire_before=2)
+    clock.ms = LATER - 1
+    assert await collector.collect() == 0
+    clock.ms = LATER
+    manifests = 0
+
+    async def manifest() -> None:
+        nonlocal manifests
+        manifests += 1
+        assert sorted(store.objects) == keys
+
+    collector = GarbageCollector(
+        catalog=scene.catalog,
+        stores={"main": store},
+        cluster=CLUSTER,
+        now_ms=clock.now_ms,
+        before_deleting=manifest,
+    )
+    assert await collector.collect() == 3
+    assert manifests == 1
+    (live,) = await table.live()
+    assert len(store.objects) == 3
+    assert live.file_key in store.objects
+
+
+async def test_a_prepared_file_of_a_table_expires_unless_another_writer_has_its_key(
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
+) -> None:
+    table = TableNode(scene)
+    await table.tables.create(NEW_TABLE, now_ms=NOW)
+    mine, foreign, absent = await table.prepare(*[TableFileKind.DATA] * 3)
+    upload = await store.start_multipart(absent.file_key, writer_id=absent.writer_id)
+    await table.tables.note_multipart(absent.file_id, upload.upload_id)
+    await store.put(mine.file_key, [b"x"], writer_id=mine.writer_id)
+    await store.put(foreign.file_key, [b"x"], writer_id="somebody")
+    clock.ms = DEADLINE - 1
+    assert await collector.collect() == 0
+    clock.ms = DEADLINE
+    assert await collector.collect() == 3
+    assert list(store.objects) == [foreign.file_key]
+    assert (collector.stats.foreign, collector.stats.expired, collector.stats.aborted_uploads) == (1, 3, 1)
