@@ -184,6 +184,7 @@ class BlockDecoder:
         self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
     ) -> pa.RecordBatch | None:
         records = decode_records(array, bodies)
+        _check_offsets(records, bodies)
         source = bodies.source[records.batch]
         low = np.array([block.partition_range.start_offset for block in blocks], np.int64)[source]
         high = np.array([block.partition_range.end_offset for block in blocks], np.int64)[source]
@@ -344,7 +345,25 @@ def _bodies(heads: _BatchHeaders, at: Int64s, start: Int64s, end: Int64s) -> Bat
         fields["base_timestamp"].astype(np.int64),
         np.where(stamped, fields["max_timestamp"], -1).astype(np.int64),
         heads.source[at],
+        fields["base_offset"] + fields["last_delta"].astype(np.int64),
     )
+
+
+def _check_offsets(records: RecordColumns, bodies: BatchBodies) -> None:
+    """Raise InvalidRecord for an offset that is not in its batch, or not after the one before.
+
+    The offsets after those of a batch are other batches', so such a record would be lost, or one of two with an offset.
+    """
+    batch, offset = records.batch, records.offset
+    wrong = (offset < bodies.base_offset[batch]) | (offset > bodies.last_offset[batch])
+    wrong[1:] |= (batch[1:] == batch[:-1]) & (offset[1:] <= offset[:-1])
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        first, last = bodies.base_offset[batch[at]], bodies.last_offset[batch[at]]
+        raise InvalidRecord(
+            f"record batch at offset {first}: a record has offset {offset[at]}, where one of {first} to {last} has to "
+            "follow the one before"
+        )
 
 
 def _decompress(data: memoryview, heads: _BatchHeaders, at: Int64s) -> tuple[Int64s, bytes, Int64s]:

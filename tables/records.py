@@ -53,6 +53,8 @@ class BatchBodies(NamedTuple):
     """Timestamp of all records, or a negative number if they have separate ones."""
     source: Int64s
     """Index of the block in the caller's list."""
+    last_offset: Int64s
+    """Offset that the batch ends with, also if that of its last record is smaller."""
 
 
 @dataclass(slots=True)
@@ -126,9 +128,10 @@ def decode_records(data: Bytes, bodies: BatchBodies) -> RecordColumns:
         (key_bytes < -1)
         | (value_bytes < -1)
         | (header_count < 0)
-        | (key_start + key_bytes > end)
-        | (value_start + value_bytes > end)
-        | (headers_start + 2 * header_count > end)
+        # A length may be any number of 64 bits: it is compared with what is left, since a sum could wrap around.
+        | (key_bytes > end - key_start)
+        | (value_bytes > end - value_start)
+        | (header_count > (end - headers_start) // 2)
         | ((header_count == 0) & (headers_start != end))
     )
     if wrong.any():
@@ -205,8 +208,8 @@ def _walk_abreast(data: Bytes, bodies: BatchBodies, total: int) -> tuple[Int64s,
             active = int(np.searchsorted(-counts, -step, side="left"))
         size, begin = read_varints(data, at[:active])
         after = begin + size
-        if ((size < 0) | (after > bound[:active])).any():
-            bad = int(order[int(np.flatnonzero((size < 0) | (after > bound[:active]))[0])])
+        if (wrong := (size < 0) | (size > bound[:active] - begin)).any():
+            bad = int(order[int(np.flatnonzero(wrong)[0])])
             raise _invalid(bodies, bad, f"record {step} of {bodies.records[bad]} is longer than the batch")
         starts[row[:active] + step] = begin
         ends[row[:active] + step] = after
@@ -376,7 +379,8 @@ def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataTyp
         name_bytes, name_start = read_varints(records.data, at[rows])
         value_bytes, value_start = read_varints(records.data, name_start + np.maximum(name_bytes, 0))
         after = value_start + np.maximum(value_bytes, 0)
-        bad = (name_bytes < 0) | (value_bytes < -1) | (after > records.end[rows])
+        left = records.end[rows]
+        bad = (name_bytes < 0) | (value_bytes < -1) | (name_bytes > left - name_start) | (value_bytes > left - value_start)
         if bad.any():
             marks = np.zeros(len(records), np.bool_)
             marks[rows[bad]] = True

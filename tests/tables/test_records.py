@@ -38,6 +38,7 @@ def bodies_of(batches: Sequence[bytes]) -> BatchBodies:
         base_timestamp=np.array([head.base_timestamp for head in heads]),
         append_time=np.full(len(heads), -1),
         source=np.zeros(len(heads), np.int64),
+        last_offset=np.array([head.base_offset + head.last_offset_delta for head in heads]),
     )
 
 
@@ -172,6 +173,41 @@ def test_what_is_no_record_is_refused_wherever_it_is_broken() -> None:
                     decode([bytes(broken)])
             else:
                 assert decode([bytes(broken)]) == wanted
+
+
+@pytest.mark.parametrize("part", ["record", "key", "value", "headers", "name", "content"])
+@pytest.mark.parametrize("batches", [1, 200])
+def test_a_length_of_64_bits_is_refused(part: str, batches: int) -> None:
+    """A sum with it would wrap around, and pass for one before the end of the record."""
+    data = framed() + framed(**{part: 2**63 - 1})
+    start = len(data) * np.arange(batches)
+    zero, two = np.zeros(batches, np.int64), np.full(batches, 2)
+    bodies = BatchBodies(start, start + len(data), two, zero, zero, zero - 1, zero, two)
+    array = np.frombuffer(data * batches, np.uint8)
+    if part in {"name", "content"}:
+        found = decode_records(array, bodies)
+        with pytest.raises(InvalidRecord, match="offset 0"):
+            gather_headers(found, bodies, COLUMN_TYPES["headers"], ReadBufferPool())
+    else:
+        with pytest.raises(InvalidRecord, match="offset 0"):
+            decode_records(array, bodies)
+
+
+def framed(**lengths: int) -> bytes:
+    """Return a record with a header, some of whose lengths are others than they should be."""
+    record = bytearray(b"\0\0\0")
+    for part, content in (("key", b"k" * 9), ("value", b"v" * 9), ("headers", b""), ("name", b"n"), ("content", b"c")):
+        record += varint(lengths.get(part, len(content) or 1)) + content
+    return varint(lengths.get("record", len(record))) + bytes(record)
+
+
+def varint(number: int) -> bytes:
+    """Return a number that is not negative as a varint."""
+    rest, found = number << 1, bytearray()
+    while rest > 127:
+        found.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes((*found, rest))
 
 
 def test_broken_short_batches_side_by_side() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, write_crc
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.compression import Compression, compress
 from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
 from anabranch.tables import blocks
 from anabranch.tables.errors import NotDecodableError
@@ -221,6 +221,33 @@ def test_a_batch_that_cannot_be_decoded_is_a_row(tmp_path: Path, compression: Co
     assert rows[3]["_kafka"]["error"].startswith("the batch cannot be decoded: ")
     assert rows[3]["_kafka"]["value_raw"] == bytes(broken[HEADER_BYTES:])
     assert rows[3]["value"] is None
+
+
+@pytest.mark.parametrize("deltas", [(0, 7, 2), (0, 1, 1), (0, 2, 1), (-1, 0, 1)])
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_a_batch_with_offsets_that_are_not_its_own_is_a_row(
+    tmp_path: Path, deltas: tuple[int, ...], compression: Compression
+) -> None:
+    """Its records would be missing, or two with one offset."""
+    batches = [
+        bytes(build_batch([Record(None, b"a", 5)] * 3, base_offset=at, compression=compression)) for at in (0, 3, 6)
+    ]
+    records = b"".join(bytes((14, 0, 0, (delta << 1) ^ (delta >> 7), 1, 2, ord("b"), 0)) for delta in deltas)
+    broken = bytearray(batches[1][:HEADER_BYTES] + compress(compression, records))
+    broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
+    write_crc(broken)
+    report, rows = made(share_of(tmp_path, [batches[0], bytes(broken), batches[2]], question(RAW)))
+    assert [row["_kafka"]["offset"] for row in rows] == [0, 1, 2, 3, 6, 7, 8]
+    assert report.errors == 1
+    assert "where one of 3 to 5 has to follow" in report.reasons[0]
+
+
+def test_a_compacted_batch_keeps_its_offsets(tmp_path: Path) -> None:
+    batch = build_batch([Record(None, b"a", 5, (), at) for at in (0, 3, 4)], base_offset=0)
+    batch[23:27] = (6).to_bytes(4, "big")  # the last record is gone, too
+    write_crc(batch)
+    _, rows = made(share_of(tmp_path, [bytes(batch)], question(RAW)))
+    assert [row["_kafka"]["offset"] for row in rows] == [0, 3, 4]
 
 
 def test_a_share_made_again_is_the_same(tmp_path: Path) -> None:
