@@ -88,6 +88,8 @@ class AvroDecoder:
         stream = io.BytesIO(body)
         try:
             found = fastavro.schemaless_reader(stream, writer, self._reader if writer is not self._reader else None)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - fastavro raises many kinds of errors for invalid bytes
             reason = wrong_field(writer, body) or f"{type(error).__name__}: {error}"
             raise NotDecodableError(f"not Avro of this schema: {reason}") from None

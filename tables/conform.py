@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from anabranch.tables.schema import promotes
 from anabranch.tables.types import type_name
@@ -43,7 +42,7 @@ def conform(data: pa.Array, kind: pa.DataType, path: str = "") -> tuple[pa.Array
     if promotes(data.type, kind):
         return data.cast(kind), []
     rows = data.is_valid().to_numpy(zero_copy_only=False)
-    reason = f"{path}: {type_name(data.type)} is no {type_name(kind)}, which the column is"
+    reason = f"{path and f'{path}: '}{type_name(data.type)} is no {type_name(kind)}, which the column is"
     return pa.nulls(len(data), kind), [Misfit(rows, reason)] if rows.any() else []
 
 
@@ -67,7 +66,8 @@ def _of_rows(data: pa.Array, misfits: list[Misfit]) -> list[Misfit]:
     """Return misfits of the items of lists or maps as those of the rows that the items are in."""
     if not misfits:
         return []
-    parents = np.asarray(pc.list_parent_indices(data))
+    # Arrow's `list_parent_indices` ends the process over a map.
+    parents = np.repeat(np.arange(len(data)), np.diff(np.asarray(data.offsets)))
     found = []
     for items, reason in misfits:
         rows = np.zeros(len(data), np.bool_)

@@ -43,6 +43,8 @@ _CPP_NAMES = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 5: "double", 6: 
 _CPP_ENUM, _CPP_STRING, _CPP_MESSAGE = 8, 9, 10
 _TYPE_BYTES = 12
 _LISTED_CHARS_MAX = 300
+INDEXES_MAX = 100
+"""Indexes of a message in a header: its depth in the schema, which compilers limit to a third of this."""
 WRITERS_MAX = 1_000
 """Schemas that records were written with, or reasons why one is unknown, that are kept."""
 
@@ -214,6 +216,8 @@ def split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
     count, rest = _varint(value)
     if count == 0:
         return (0,), rest
+    if not 0 < count <= INDEXES_MAX:
+        raise NotDecodableError(f"{count} message indexes after the schema header")
     path = []
     for _ in range(count):
         index, rest = _varint(rest)
@@ -280,6 +284,8 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Con
     def convert_all(m: Any) -> Any:
         try:
             return {part_name: get(m) for part_name, _, get in parts}
+        except MemoryError:
+            raise
         except Exception:  # noqa: BLE001 - protobuf and Python raise many kinds for values that they cannot show
             raise _wrong_field(m, parts) from None
 

@@ -380,7 +380,12 @@ def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataTyp
         value_bytes, value_start = read_varints(records.data, name_start + np.maximum(name_bytes, 0))
         after = value_start + np.maximum(value_bytes, 0)
         left = records.end[rows]
-        bad = (name_bytes < 0) | (value_bytes < -1) | (name_bytes > left - name_start) | (value_bytes > left - value_start)
+        bad = (
+            (name_bytes < 0)
+            | (value_bytes < -1)
+            | (name_bytes > left - name_start)
+            | (value_bytes > left - value_start)
+        )
         if bad.any():
             marks = np.zeros(len(records), np.bool_)
             marks[rows[bad]] = True

@@ -32,37 +32,30 @@ class RowMaker:
 
     def rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of records (`RECORD_SCHEMA`), in their order."""
-        count = len(records)
         values, keys, errors = records["value"], records["key"], records["error"]
+        data, value_errors = _decoded(self.value, _where(errors.is_null(), values))
         if self.value is None:
-            data = {RAW_VALUE: _where(errors.is_null(), values)}
-        else:
-            columns = pa.struct([part for part in self.schema if part.name != KAFKA])
-            found, value_errors = _decoded(self.value, _where(errors.is_null(), values), columns)
-            data = dict(zip((part.name for part in columns), found.flatten(), strict=True))
-            errors = _joined(errors, value_errors)
+            data = pa.StructArray.from_arrays([data], names=[RAW_VALUE])
+        columns = pa.struct([part for part in self.schema if part.name != KAFKA])
+        data, value_errors = _fitted(data, value_errors, columns)
+        errors = _joined(errors, value_errors)
+        wanted = self.schema.field(KAFKA).type
+        key_type = wanted.field("key").type if wanted.get_field_index("key") >= 0 else pa.struct([])
+        key, key_errors = _fitted(*_decoded(self.key, keys), key_type)
         kafka = {
             "partition": records["partition"],
             "offset": records["offset"],
             "timestamp": records["timestamp"],
             "timestamp_type": records["timestampType"],
-            "key": keys,
+            "key": key,
             "headers": records["headers"],
+            "error": _joined(errors, pc.binary_join_element_wise("key: ", key_errors, "")),
             "value_raw": _where(errors.is_valid(), values),
+            "key_raw": _where(key_errors.is_valid(), keys),
         }
-        wanted = self.schema.field(KAFKA).type
-        if self.key is not None:
-            kafka["key"], key_errors = _decoded(self.key, keys, wanted.field("key").type)
-            kafka["key_raw"] = _where(key_errors.is_valid(), keys)
-            errors = _joined(errors, pc.binary_join_element_wise("key: ", key_errors, ""))
-        kafka["error"] = errors
-        data[KAFKA] = pa.StructArray.from_arrays(_columns(kafka, wanted, count), fields=list(wanted))
-        return pa.RecordBatch.from_arrays(_columns(data, self.schema, count), schema=self.schema)
-
-
-def _columns(found: dict[str, pa.Array], wanted: pa.StructType | pa.Schema, count: int) -> list[pa.Array]:
-    """Return the columns in their order, null where a table has more of them."""
-    return [found[part.name] if part.name in found else pa.nulls(count, part.type) for part in wanted]
+        found = dict(zip((part.name for part in columns), data.flatten(), strict=True))
+        found[KAFKA] = pa.StructArray.from_arrays([kafka[part.name] for part in wanted], fields=list(wanted))
+        return pa.RecordBatch.from_arrays([found[part.name] for part in self.schema], schema=self.schema)
 
 
 def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
@@ -82,10 +75,16 @@ def _joined(errors: pa.Array, others: pa.Array) -> pa.Array:
     return pc.coalesce(pc.binary_join_element_wise(errors, others, "; "), errors, others)
 
 
-def _decoded(decoder: Decoder, values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, pa.Array]:
-    """Return values as a type of the table, null where they cannot be decoded or do not fit, and the errors."""
+def _decoded(decoder: Decoder | None, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return values as their decoder's type, null where they cannot be decoded, and the errors."""
+    if decoder is None:
+        return values, pa.nulls(len(values), pa.string())
     decoded = decoder.column(values)
-    data, errors = decoded.field("data"), decoded.field("error")
+    return decoded.field("data"), decoded.field("error")
+
+
+def _fitted(data: pa.Array, errors: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """Return values as a type of the table, null where they do not fit, and the errors."""
     found, misfits = conform(data, kind)
     if not misfits:
         return found, errors
@@ -95,5 +94,6 @@ def _decoded(decoder: Decoder, values: pa.Array, kind: pa.StructType) -> tuple[p
         is_lost |= rows
         for at in np.flatnonzero(rows).tolist():
             texts[at] = texts[at] or reason[:ERROR_CHARS_MAX]
-    parts = pa.StructArray.from_arrays(found.flatten(), fields=list(kind), mask=pa.array(is_lost))
-    return parts, pa.array(texts, pa.string())
+    if pa.types.is_struct(kind):
+        found = pa.StructArray.from_arrays(found.flatten(), fields=list(kind), mask=pa.array(is_lost))
+    return found, pa.array(texts, pa.string())

@@ -45,7 +45,10 @@ class Evolution:
 
 
 def kafka_type(key: pa.DataType | None) -> pa.StructType:
-    """Return the type of `_kafka`. `key` is that of decoded keys, which leave theirs in `key_raw` if they are not."""
+    """Return the type of `_kafka`. `key` is that of decoded keys, which leave theirs in `key_raw` if they are not.
+
+    Keys without any field, such as those whose schema is still unknown, have no column: Parquet has none for them.
+    """
     parts = [
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
@@ -56,7 +59,9 @@ def kafka_type(key: pa.DataType | None) -> pa.StructType:
         pa.field("error", pa.string()),
         pa.field("value_raw", pa.binary()),
     ]
-    return pa.struct(parts if key is None else [*parts, pa.field("key_raw", pa.binary())])
+    if key is None:
+        return pa.struct(parts)
+    return pa.struct([*(part for part in parts if not _is_empty(part.type)), pa.field("key_raw", pa.binary())])
 
 
 def evolve(schema: pa.Schema | None, value: pa.StructType | None, key: pa.StructType | None) -> Evolution:
@@ -75,6 +80,7 @@ def evolve(schema: pa.Schema | None, value: pa.StructType | None, key: pa.Struct
         return Evolution(pa.schema([_with_ids(part, ids) for part in wanted]))
     found = Evolution(schema)
     columns = _Merge(found, max(field_ids(schema)) + 1).fields(pa.struct(list(schema)), wanted, "")
+    _refuse_twins(pa.struct(columns), "")  # a new name may be a twin of one that only older values have
     return Evolution(pa.schema(columns), found.added, found.promoted, found.unfit)
 
 

@@ -32,6 +32,8 @@ GROUP_BYTES_MAX: Final = 32 << 20
 """Size in Arrow's memory from which rows are written as a row group."""
 MEMORY_BYTES_MAX: Final = 32 << 20
 """Free memory that is kept for the values of the next read."""
+ROWS_MAX: Final = 8192
+"""Records that become rows together: a table may have very many columns, which take memory for nulls, too."""
 REASONS_MAX: Final = 10
 RANGE: Final = "anabranch.range"
 """Entry of a file's metadata that says where its rows are from: an object of JSON with the fields of ..."""
@@ -58,7 +60,7 @@ def make_share(share: Share, registries: Mapping[str, SchemaRegistry]) -> ShareR
     with Path(share.target).open("wb") as sink, _writer(sink, schema, share.codec) as writer:
         group: list[pa.RecordBatch] = []
         size = 0
-        for records in _records(share):
+        for records in _slices(share):
             rows = maker.rows(records)
             _count(report, rows)
             group.append(rows)
@@ -72,6 +74,13 @@ def make_share(share: Share, registries: Mapping[str, SchemaRegistry]) -> ShareR
     with Path(share.target).open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as made:
         report.size_bytes, report.crc = len(made), crc32c(made)
     return report
+
+
+def _slices(share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a share in the order of offsets, a limited number at a time."""
+    for records in _records(share):
+        for start in range(0, len(records), ROWS_MAX):
+            yield records.slice(start, ROWS_MAX)
 
 
 def _writer(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:

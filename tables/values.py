@@ -40,11 +40,15 @@ def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: pa.Stru
 def _to_arrow(rows: list[Any], errors: list[str | None], wanted: pa.DataType) -> pa.Array:
     try:
         return pa.array(rows, wanted)
+    except pa.ArrowMemoryError:
+        raise  # of the process: the values may fit
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         # One value does not fit its column: find it.
         for index, row in enumerate(rows):
             try:
                 pa.scalar(row, wanted)
+            except pa.ArrowMemoryError:
+                raise
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as failure:
                 rows[index] = None
                 errors[index] = f"a value does not fit its column: {failure}"[:ERROR_CHARS_MAX]

@@ -160,6 +160,25 @@ def test_without_a_subject_values_stay_as_they_are_until_there_is_one(tmp_path: 
     assert found.added == ["carrier", "delay"]
 
 
+def test_without_a_subject_keys_have_no_column_until_there_is_one(tmp_path: Path) -> None:
+    batch = batch_of([b"x", b"y"], [b"k", None])
+    with running_registry() as server:
+        keys = asked(server, subject="t-key")
+        before = question(RAW, keys)
+        _, rows = made(share_of(tmp_path, [batch], before))
+        assert "key" not in rows[0]["_kafka"]
+        assert [row["value"] for row in rows] == [b"x", b"y"]
+        assert [row["_kafka"]["key_raw"] for row in rows] == [b"k", None]
+        assert "has no /subjects/t-key" in rows[0]["_kafka"]["error"]
+        assert rows[1]["_kafka"]["error"] is None
+        server.add("t-key", FLIGHT)
+        registries = {server.url: SchemaRegistry(server.url)}
+        found = answer(Question(RAW, keys, before.schema, before.value, before.key), registries)
+        assert (found.added, found.unfit) == (["_kafka.key"], [])
+        _, rows = made(share_of(tmp_path, [batch], found))
+    assert [row["_kafka"]["key"] for row in rows] == [None, None]
+
+
 def test_a_registry_that_does_not_answer_stops_the_share_and_loses_no_row(tmp_path: Path) -> None:
     with running_registry() as server:
         old = server.add("t-value", FLIGHT)

@@ -101,6 +101,18 @@ def test_too_much_memory_ends_a_share_and_not_the_process(tmp_path: Path) -> Non
         columns.close()
 
 
+def test_records_of_very_many_columns_fit_in_memory(tmp_path: Path) -> None:
+    """Nulls take as much memory as values do: all at once would be 300 MiB several times."""
+    wide = {"properties": {f"c{number}": {"type": "number"} for number in range(300)}}
+    columns = ColumnProcess(memory_bytes_max=400 << 20)
+    try:
+        asked = columns.find(Question(Asked("json", json.dumps(wide).encode()), RAW))
+        batch = build_batch([Record(None, b"{}", 5)] * 130_000)
+        assert columns.make(share_of(tmp_path, [bytes(batch)], asked)).rows == 130_000
+    finally:
+        columns.close()
+
+
 def test_damaged_blocks_are_named(columns: ColumnProcess, share: Share) -> None:
     with Path(share.source).open("r+b") as file:
         file.seek(share.blocks[0].position + 100)

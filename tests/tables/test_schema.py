@@ -87,6 +87,12 @@ def test_schemas_that_engines_cannot_read_are_refused(kind: pa.StructType, words
         evolve(None, kind, None)
 
 
+def test_a_new_name_that_differs_from_an_old_one_in_case_only_is_refused() -> None:
+    first = evolve(None, pa.struct([("in", pa.struct([("Id", pa.int64())]))]), None).schema
+    with pytest.raises(SchemaError, match=r"fields in\.Id and in\.id, which engines that ignore case"):
+        evolve(first, pa.struct([("in", pa.struct([("id", pa.int64())]))]), None)
+
+
 def test_small_integers_grow_and_fields_without_anything_inside_are_left_out() -> None:
     kind = pa.struct(
         [("s", pa.int16()), ("e", pa.struct([])), ("l", list_of(pa.struct([]))), ("b", pa.struct([("t", pa.int8())]))]
@@ -142,6 +148,39 @@ def test_values_that_do_not_fit_are_rows_with_an_error(tmp_path: Path) -> None:
     assert [error is None for error in errors] == [True, False, True, False, False, True, True]
     assert [row["_kafka"]["value_raw"] for row in rows] == [None, values[1], None, values[3], values[4], None, None]
     assert ids(decode_schema(before.schema)).items() <= ids(file_schema(share)).items()
+
+
+def test_items_of_a_map_that_do_not_fit_are_rows_with_an_error(tmp_path: Path) -> None:
+    def of(kind: str) -> Asked:
+        parts = {"m": {"type": "object", "additionalProperties": {"type": kind}}}
+        return Asked("json", json.dumps({"properties": parts}).encode())
+
+    after = answer(Question(of("string"), RAW, question(of("integer")).schema), {})
+    values = [b'{"m": {}}', b'{"m": {"a": null, "b": "x"}}', None, b'{"m": null}', b'{"m": {"a": null}}', b"x"]
+    _, rows = made(share_of(tmp_path, [bytes(build_batch([Record(None, each, 5) for each in values]))], after))
+    assert [row["m"] for row in rows] == [[], None, None, None, [("a", None)], None]
+    assert [row["_kafka"]["value_raw"] for row in rows] == [None, values[1], None, None, None, b"x"]
+    assert rows[1]["_kafka"]["error"] == "m.value: string is no bigint, which the column is"
+
+
+NUMBER = Asked("json", b'{"properties": {"value": {"type": "integer"}}}')
+
+
+@pytest.mark.parametrize(("before", "after"), [(RAW, NUMBER), (NUMBER, RAW)])
+def test_keys_and_values_that_are_decoded_in_another_way_are_rows_with_an_error(
+    tmp_path: Path, before: Asked, after: Asked
+) -> None:
+    first = question(before, before)
+    found = answer(Question(after, after, first.schema, first.value, first.key), {})
+    records = [Record(b'{"value": 1}', b'{"value": 2}', 5), Record(None, None, 6), Record(b"7", b"8", 7)]
+    share = share_of(tmp_path, [bytes(build_batch(records))], found)
+    report, rows = made(share)
+    assert report.errors == 2
+    assert [row["value"] for row in rows] == [None, None, None]
+    assert [row["_kafka"]["key"] for row in rows] == [None, None, None]
+    assert [row["_kafka"]["value_raw"] for row in rows] == [each.value for each in records]
+    assert [row["_kafka"]["key_raw"] for row in rows] == [each.key for each in records]
+    assert "which the column is; key: " in rows[0]["_kafka"]["error"]
 
 
 def test_a_share_has_columns_that_its_values_no_longer_have(tmp_path: Path) -> None:

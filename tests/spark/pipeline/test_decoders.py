@@ -601,6 +601,28 @@ def test_broken_message_indexes(value: bytes) -> None:
         split_indexes(value)
 
 
+def test_very_many_message_indexes_are_not_read() -> None:
+    """Each is a step over the rest of the value."""
+    for count in (b"\xca\x01", b"\xfe\xff\xff\xff\x0f", b"\x01"):
+        with pytest.raises(NotDecodableError, match="message indexes after the schema header"):
+            split_indexes(count + b"\0" * 200)
+    assert split_indexes(b"\xc8\x01" + b"\0" * 100 + b"rest") == ((0,) * 100, b"rest")
+
+
+def test_a_shortage_of_memory_is_no_error_of_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have enough of it."""
+    array = pa.array
+
+    def fail_once(*_: object) -> None:
+        monkeypatch.setattr(pa, "array", array)
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    schema = avro_type(parse_avro(json.dumps(PLAIN)))
+    monkeypatch.setattr(pa, "array", fail_once)
+    with pytest.raises(pa.ArrowMemoryError):
+        decode_column([b"1"], lambda v: {"carrier": "x", "delay": int(v)}, schema)
+
+
 def test_the_header_is_split() -> None:
     assert split_header(with_id(258, b"rest")) == (258, b"rest")
     with pytest.raises(NotDecodableError, match="5 bytes that begin with '7b2261223a'"):
