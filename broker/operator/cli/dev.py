@@ -1,10 +1,11 @@
 """`anabranch dev`: run a node whose data is in memory, until a signal."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory, skip_components
+from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory, skip_existing
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.broker.operator.dev.folder import MemoryFolder
@@ -28,7 +29,6 @@ from anabranch.spelling import near_text
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
-    from anabranch.broker.operator.dev.controls import Controls
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "wal.capacity_bytes": "32MiB",
@@ -166,11 +166,13 @@ async def _serve(
 ) -> int:
     stacks.install(asyncio.get_running_loop(), writer.fd, writer.line)
     # After validating the settings: it imports the whole broker.
+    from anabranch.broker.app import run_node
     from anabranch.broker.operator.dev.controls import Controls
     from anabranch.broker.operator.dev.orders import create_topic
     from anabranch.broker.operator.dev.owner import Owner
     from anabranch.broker.operator.dev.time_travel import MovedClock
 
+    skip_existing()  # a node is none of it: it may be stopped, and another started
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -179,7 +181,7 @@ async def _serve(
     with closing(controls.ports):
         while True:
             stopped = False
-            async with _running(settings, levels, controls) as node:
+            async with _running(run_node(settings, levels, controls.environment())) as node:
                 for name, partitions in topics.items():
                     await create_topic(node.serving, name, partitions, {})
                 node.failed.add_done_callback(lambda _: ended.set())
@@ -190,17 +192,18 @@ async def _serve(
                     stopped = await owner.serve(node, controls, ended)
             if owner is None or not stopped or not await owner.wait_for_start(controls, ended):
                 return FAILED if node.failed.done() else 0
+            del node
+            gc.collect()  # what was imported is skipped, so it takes milliseconds
 
 
 @asynccontextmanager
-async def _running(settings: Settings, levels: LogLevels, controls: "Controls") -> AsyncIterator["Node"]:
+async def _running(started: "AbstractAsyncContextManager[Node]") -> AsyncIterator["Node"]:
     """Run a node, which ends as in a crash: its data is no longer needed. Raises _CannotStart, also for the body."""
-    from anabranch.broker.app import StartError, run_node
+    from anabranch.broker.app import StartError
 
     with suppress(_Ended):
         try:
-            async with run_node(settings, levels, controls.environment()) as node:
-                skip_components()
+            async with started as node:
                 yield node
                 raise _Ended
         except (StartError, KafkaError, StorageError) as error:

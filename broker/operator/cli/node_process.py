@@ -18,11 +18,11 @@ CYCLE_THRESHOLD = 50_000
 """Allocations between two collections of reference cycles: few, because requests create no cycles."""
 
 
-def skip_components() -> None:
-    """Keep the components, which live until the end of a node that has just started, out of collections of cycles.
+def skip_existing() -> None:
+    """Keep what exists now, and lives until the end of the process, out of collections of cycles.
 
-    There is no collection now: it would stop all threads for a quarter of a second of a free processor, and the beats
-    with them, while other nodes begin to watch.
+    There is no collection now: it would stop all threads for a quarter of a second of a free processor. In a node that
+    has just started it would stop the beats, too, while other nodes begin to watch.
     """
     gc.freeze()
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)

@@ -24,7 +24,7 @@ from anabranch.broker.node.settings.names import (
     describe_default,
 )
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, log, loop_factory, skip_components
+from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, log, loop_factory, skip_existing
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.welcome import welcome
 
@@ -139,7 +139,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
                 place = f"{settings.node.data_dir}, objects in {store}"
                 for line in welcome(node, place, "Ctrl-C stops the node; its data stays."):
                     writer.line(line)  # as the log does: a terminal that is held must not stop the node
-            skip_components()
+            skip_existing()
             try:
                 return await _until_stopped(node, stop)
             finally:
