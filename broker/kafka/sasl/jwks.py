@@ -2,7 +2,7 @@
 
 A file is read again when it changes. A URL is read again after a time, and when a token names a key that is not known,
 but not more often than once in ten seconds: the provider has changed its keys, or a client invents key ids. A set that
-cannot be read is reported, and the old keys stay in use.
+cannot be read is reported, and tried again every second; until then the old keys stay in use.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from joserfc.jwk import ECKey, RSAKey
 from anabranch.broker.kafka.sasl.oauthbearer import ALGORITHMS, PublicKey
 
 CHECK_S: Final = 1.0
-"""Interval of checks for a changed file, and for a URL that is due."""
+"""Interval of checks for a changed file, and for a URL that is due or could not be read."""
 UNKNOWN_KEY_S: Final = 10.0
-"""Shortest time between two reads of a URL."""
+"""Shortest time between two reads of a URL that succeed."""
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
 KEYS_MAX: Final = 100
@@ -91,6 +91,8 @@ class Jwks:
         self._reading = asyncio.Lock()
         self._read_s: float | None = None
         """Time of the last attempt to read a URL."""
+        self._failure = ""
+        """Reason of the failure of the last attempt; empty if it succeeded."""
         self._seen = self._changed = self._signature()
         self._keys: Sequence[PublicKey] = [] if self._path is None else self._load()
 
@@ -115,10 +117,10 @@ class Jwks:
             await asyncio.sleep(CHECK_S)
 
     async def _read(self, age_s: float) -> None:
-        """Read the URL, unless that was tried within `age_s`."""
+        """Read the URL, unless that was tried within `age_s`, or within a second if it failed."""
         async with self._reading:
             now_s = self._clock()
-            if self._read_s is not None and now_s - self._read_s < age_s:
+            if self._read_s is not None and now_s - self._read_s < (CHECK_S if self._failure else age_s):
                 return
             self._read_s = now_s
             self._use(await asyncio.to_thread(self._attempt))
@@ -139,11 +141,12 @@ class Jwks:
             return error
 
     def _use(self, found: Sequence[PublicKey] | JwksError) -> None:
-        if isinstance(found, JwksError):
-            _log.error("keys of the identity provider cannot be read; those of before remain", reason=str(found))
-        else:
+        failure, self._failure = self._failure, str(found) if isinstance(found, JwksError) else ""
+        if not isinstance(found, JwksError):
             self._keys = found
             _log.info("keys of the identity provider are in use", keys=len(found))
+        elif failure != self._failure:
+            _log.error("keys of the identity provider cannot be read; those of before remain", reason=self._failure)
 
     def _load(self) -> Sequence[PublicKey]:
         """Read the keys. Raises JwksError."""

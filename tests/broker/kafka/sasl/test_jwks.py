@@ -119,6 +119,21 @@ async def test_the_keys_of_before_remain_when_the_provider_is_down_or_answers_no
     assert len([line for line in logs if line["log_level"] == "error"]) == 5
 
 
+async def test_keys_that_could_not_be_read_are_asked_for_again_after_a_second_and_reported_once() -> None:
+    clock = Clock()
+    with provider_of(rsa_key("a")) as provider, capture_logs() as logs:
+        provider.status = 500
+        keys = Jwks(provider.url, refresh_s=3600, clock=clock)
+        for now_s, asked in ((0, 1), (0.9, 1), (1, 2)):
+            clock.now_s = now_s
+            assert not await keys.find("a", "RSA")
+            assert provider.asked == asked
+        provider.status = 200
+        clock.now_s = 2
+        assert await keys.find("a", "RSA")
+    assert [line["log_level"] for line in logs] == ["error", "info"]
+
+
 async def test_an_answer_that_is_not_http_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(_: str) -> bytes:
         raise BadStatusLine("nonsense")
