@@ -44,7 +44,7 @@ def test_it_holds_one_package_and_nothing_else(wheel: Path) -> None:
     assert "anabranch/py.typed" in names
     assert "anabranch/spark/log4j2.properties" in names
     assert len(names) == len(set(names))
-    assert not [name for name in names if "test_" in name or "__pycache__" in name]
+    assert not [name for name in names if "/test_" in name or "__pycache__" in name]
     assert {name for name in names if name.startswith(f"anabranch/{CONSOLE}")} == {
         f"anabranch/{path.relative_to(ROOT)}" for path in (ROOT / CONSOLE).rglob("*") if path.is_file()
     }
