@@ -120,7 +120,7 @@ class Jwks:
         """Read the URL, unless that was tried within `age_s`, or within a second if it failed."""
         async with self._reading:
             now_s = self._clock()
-            if self._read_s is not None and now_s - self._read_s < (CHECK_S if self._failure else age_s):
+            if self._read_s is not None and now_s - self._read_s < (min(CHECK_S, age_s) if self._failure else age_s):
                 return
             self._read_s = now_s
             self._use(await asyncio.to_thread(self._attempt))
