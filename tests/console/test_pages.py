@@ -20,6 +20,7 @@ PAGES = {
     "topics/orders": "orders",
     "topics/orders/records": "Records",
     "topics/orders/partitions/0": "Partition 0",
+    "schemas": "Schemas",
     "groups": "Groups",
     "groups/billing": "billing",
     "transactions": "Transactions",
@@ -405,7 +406,7 @@ def test_sections_that_do_not_fit_are_announced(browser: Browser, shop: Shop) ->
         before.tap()
         expect(after).to_be_visible()
         page = console.open("audit")  # the section of the page is in view from the start
-        expect(page.get_by_role("link", name="Audit")).to_be_in_viewport(ratio=1)
+        expect(page.get_by_role("link", name="Audit")).to_be_in_viewport(ratio=0.99)  # but for rounding
         assert console.violations() == []
 
 

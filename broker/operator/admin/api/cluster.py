@@ -39,6 +39,8 @@ class Session(Model):
     may_read_records: bool
     has_connect: bool
     """True if the settings name Kafka Connect clusters."""
+    has_schema_registry: bool
+    """True if the node serves the schema registry."""
     version: str
     cluster_id: str
     node_id: int
@@ -101,6 +103,7 @@ class ClusterEndpoints:
             authentication=not settings.is_open,
             may_read_records=may_read_records(self._serving, call),
             has_connect=bool(settings.connect_clusters),
+            has_schema_registry=self._serving.settings.schema_registry.enabled,
             version=VERSION,
             cluster_id=self._serving.settings.node.cluster,
             node_id=self._serving.node_id,

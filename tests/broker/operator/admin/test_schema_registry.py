@@ -176,6 +176,8 @@ async def test_changes_are_audit_events_and_questions_are_none(tmp_path: Path) -
 async def test_it_can_be_turned_off(tmp_path: Path) -> None:
     async with running_node(tmp_path, schema_registry_enabled=False) as node, registry_of(node) as registry:
         assert (await send(registry, "GET", "/subjects"))[0] == 404
+        async with api_client(node) as api:
+            assert not (await api.get("/session"))["has_schema_registry"]
 
 
 async def test_the_level_of_the_settings_holds(tmp_path: Path) -> None:
@@ -192,6 +194,7 @@ async def test_records_are_shown_with_the_schemas_of_the_registry(tmp_path: Path
         await api.ask("POST", "/topics/t/records", body)
         (record,) = (await api.get("/topics/t/records", from_="earliest"))["records"]
         assert (record["value"]["format"], json.loads(record["value"]["text"])) == ("avro", {"a": "tea"})
+        assert (await api.get("/session"))["has_schema_registry"]
 
 
 async def test_a_protobuf_schema_is_compiled_and_serialised(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
-// The one module that talks to the node: the JSON API of the admin port (docs/openapi.json).
+// The one module that talks to the node: the JSON API of the admin port and its schema registry (docs/openapi.json).
 import { getState, update } from "./store.js";
 
 const BASE = "/api/v1";
+/** Prefix of the schema registry, which has the paths of Confluent's. */
+const REGISTRY = "/schema-registry";
+/** Names of subjects in one answer: another node's answer has at most 1 MiB. */
+const SUBJECTS_PAGE = 2_000;
 const TOKEN_KEY = "anabranch.token";
 const TIMEOUT_MS = 30_000;
 /** Time within which a node answers a probe, which needs no work of it. */
@@ -23,11 +27,11 @@ export function setToken(token) {
 
 export const hasToken = () => sessionStorage.getItem(TOKEN_KEY) !== null;
 
-/** Return a path of the API; each part of it is encoded, and empty values of the query are left out. */
-function url(parts, query = {}) {
+/** Return a path of the API or the registry; each part of it is encoded, and empty values of the query are left out. */
+function url(parts, query = {}, base = BASE) {
   const known = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = new URLSearchParams(known).toString();
-  return `${BASE}/${parts.map((part) => encodeURIComponent(part)).join("/")}${search ? `?${search}` : ""}`;
+  return `${base}/${parts.map((part) => encodeURIComponent(part)).join("/")}${search ? `?${search}` : ""}`;
 }
 
 function headers(body) {
@@ -49,7 +53,8 @@ function noteReachable(isReachable) {
 async function reasonOf(response) {
   const text = await response.text().catch(() => "");
   try {
-    return JSON.parse(text).error ?? text;
+    const { error, message } = JSON.parse(text);
+    return error ?? message ?? text; // the registry says message
   } catch {
     return text.split("\n")[0].slice(0, 300) || `the node answered ${response.status} ${response.statusText}`;
   }
@@ -88,6 +93,17 @@ async function json(method, path, { body, signal } = {}) {
 
 const get = (parts, query, signal) => json("GET", url(parts, query), { signal });
 const change = (method, parts, body, query) => json(method, url(parts, query), { body });
+const registry = (parts, query, signal) => json("GET", url(parts, query, REGISTRY), { signal });
+
+/** Return the names of all subjects; with `deletedOnly` in the query: of those that have nothing but deleted versions. */
+async function subjects(query, signal) {
+  const found = [];
+  for (;;) {
+    const page = await registry(["subjects"], { ...query, offset: found.length, limit: SUBJECTS_PAGE }, signal);
+    found.push(...page);
+    if (page.length < SUBJECTS_PAGE) return found;
+  }
+}
 
 /**
  * Ask whether the node answers at all. A node that is stopped or hangs takes the connection, and then says nothing: no
@@ -179,6 +195,17 @@ export const api = {
   connect: (signal) => get(["connect"], {}, signal),
   /** `action`: ["pause"], ["resume"], ["restart"] or ["tasks", id, "restart"]. */
   changeConnector: (cluster, connector, action) => change("POST", ["connect", cluster, "connectors", connector, ...action], {}),
+
+  subjects,
+  versions: (subject, query, signal) => registry(["subjects", subject, "versions"], query, signal),
+  /** `version`: a number or "latest"; deleted ones are found, too, if `deleted`. */
+  schemaVersion: (subject, version, deleted, signal) =>
+    registry(["subjects", subject, "versions", version], { deleted: deleted ? "true" : "" }, signal),
+  referringIds: (subject, version, signal) => registry(["subjects", subject, "versions", version, "referencedby"], {}, signal),
+  versionsOfId: (id, signal) => registry(["schemas", "ids", id, "versions"], {}, signal),
+  /** The level that applies to a subject, or without one that of the registry. */
+  level: async (subject, signal) =>
+    (await registry(subject === null ? ["config"] : ["config", subject], { defaultToGlobal: "true" }, signal)).compatibilityLevel,
 
   storage: (signal) => get(["storage"], {}, signal),
   live: (signal) => lines(url(["live"]), signal),

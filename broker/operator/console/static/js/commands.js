@@ -14,6 +14,12 @@ const quoted = (text) => (/^[\w.:-]+$/.test(text) ? text : `'${text.replaceAll("
 export const firstRecord = (topic) =>
   `echo 'k1:hello' | anabranch produce ${quoted(topic)} --key-separator : --bootstrap-server ${bootstrap()}`;
 
+/** A command that registers a first schema, at the node that serves this page. */
+export function firstSchema() {
+  const token = getState().session?.authentication ? ' --oauth2-bearer "$TOKEN"' : "";
+  return `curl ${location.origin}/schema-registry/subjects/greetings-value/versions${token} --json '{"schema": "\\"string\\""}'`;
+}
+
 /** A command that reads as a group. */
 export const firstGroup = (topic) =>
   `anabranch consume ${quoted(topic)} --group readers --follow --bootstrap-server ${bootstrap()}`;

@@ -8,6 +8,7 @@ const PREFIX_MS = 1_500;
 const PAGES = {
   c: [],
   t: ["topics"],
+  m: ["schemas"],
   g: ["groups"],
   x: ["transactions"],
   s: ["storage"],
@@ -28,6 +29,7 @@ export const SHORTCUTS = [
   ["d", "Change between the system's, light and dark colours"],
   ["g c", "Go to the cluster"],
   ["g t", "Go to topics"],
+  ["g m", "Go to schemas"],
   ["g g", "Go to groups"],
   ["g x", "Go to transactions"],
   ["g s", "Go to storage"],

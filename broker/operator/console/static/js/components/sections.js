@@ -7,6 +7,7 @@ import { useStore } from "../store.js";
 const SECTIONS = [
   ["Cluster", []],
   ["Topics", ["topics"]],
+  ["Schemas", ["schemas"], (session) => session?.has_schema_registry],
   ["Groups", ["groups"]],
   ["Transactions", ["transactions"]],
   ["Storage", ["storage"]],

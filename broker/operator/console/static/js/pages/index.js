@@ -12,6 +12,8 @@ import { NotFoundPage } from "./not_found.js";
 import { PartitionPage } from "./partition.js";
 import { QuotasPage } from "./quotas.js";
 import { RecordsPage } from "./records.js";
+import { SchemaPage } from "./schema.js";
+import { SchemasPage } from "./schemas.js";
 import { StoragePage } from "./storage.js";
 import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
@@ -28,6 +30,8 @@ const ROUTES = [
   ["topics/{topic}", TopicPage, ({ topic }) => topic],
   ["topics/{topic}/records", RecordsPage, ({ topic }) => `Records of ${topic}`],
   ["topics/{topic}/partitions/{partition}", PartitionPage, ({ topic, partition }) => `${topic} ${partition}`],
+  ["schemas", SchemasPage, () => "Schemas"],
+  ["schemas/{subject}", SchemaPage, ({ subject }) => subject],
   ["groups", GroupsPage, () => "Groups"],
   ["groups/{group}", GroupPage, ({ group }) => group],
   ["transactions", TransactionsPage, () => "Transactions"],

@@ -7,7 +7,8 @@ import { bytes, duration, number, perSecond } from "../format.js";
 import { html, useState } from "../html.js";
 import { growthOf, useLastTwo, usePoll } from "../poll.js";
 import { go, href } from "../router.js";
-import { notify, useMayOperate } from "../store.js";
+import { notify, useMayOperate, useStore } from "../store.js";
+import { subjectsOf } from "./schema_names.js";
 import { AddPartitions, AlterConfig, CreateTopic, DeleteTopic } from "./topic_changes.js";
 
 export function TopicPage({ topic }) {
@@ -99,11 +100,25 @@ function Summary({ topic, written }) {
       ]}
     />
     <p class="note">Topic id <code>${topic.id}</code>${topic.internal ? ". The node itself writes this topic." : ""}</p>
+    <${Schemas} topic=${topic.name} />
     ${offsets === 0 &&
     html`<${Empty} title="The topic has no records.">
       <p>Send a first one:</p>
       <${Command} text=${firstRecord(topic.name)} />
     <//>`}
+  `;
+}
+
+/** Links to the subjects of the registry that are named after the topic, if there are any. */
+function Schemas({ topic }) {
+  const hasRegistry = useStore((state) => state.session?.has_schema_registry);
+  const poll = usePoll(async (signal) => (hasRegistry ? api.subjects({ subjectPrefix: `${topic}-` }, signal) : []), 0, [topic, hasRegistry]);
+  const found = subjectsOf(topic).filter((subject) => poll.data?.includes(subject));
+  if (found.length === 0) return null;
+  return html`
+    <p class="note">
+      Schemas: ${found.map((subject, index) => html`${index > 0 && ", "}<a href=${href(["schemas", subject])}><${Name} text=${subject} /></a>`)}
+    </p>
   `;
 }
 

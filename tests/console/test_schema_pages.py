@@ -1,0 +1,153 @@
+"""The pages of the schema registry: its subjects, their versions, and what readers are not offered."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.request import Request, urlopen
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from playwright.sync_api import Browser, expect
+
+from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
+from tests.console.test_pages import CUT_TABLES
+from tests.support.node import NodeProcess
+from tests.support.waiting import WAIT_S
+
+READ, OPERATE = "r" * 20, "o" * 20
+ID: Final = {"name": "id", "type": "long"}
+NOTE: Final = {"name": "note", "type": "string", "default": ""}
+ORDER: Final = {"type": "record", "name": "Order", "fields": [ID]}
+NOTED_ORDER: Final = {**ORDER, "fields": [ID, NOTE]}
+CRATE: Final = {"type": "record", "name": "Crate", "fields": [{"name": "order", "type": "Order"}]}
+
+
+class Registry:
+    """A node whose admin port has tokens, and its schema registry."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        self.node = node
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The registry's answer, to an operator."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {OPERATE}", "Content-Type": "application/json"}
+        request = Request(f"http://{self.node.admin}/schema-registry{path}", data, headers, method=method)
+        with urlopen(request, timeout=WAIT_S) as answer:
+            return json.load(answer)
+
+    def register(self, subject: str, schema: Mapping[str, Any], **body: Any) -> int:
+        """Register a version; return its id."""
+        body["schema"] = json.dumps(schema)
+        return int(self.ask("POST", f"/subjects/{subject}/versions", body)["id"])
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """Such a node, with a topic `orders` and no schemas."""
+    folder = tmp_path_factory.mktemp("registry")
+    settings: dict[str, object] = {}
+    for name, token in (("read", READ), ("operate", OPERATE)):
+        (folder / name).write_text(token)
+        (folder / name).chmod(0o600)
+        settings[f"admin_{name}_token_file"] = folder / name
+    with NodeProcess(folder, **settings) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        for created in admin.create_topics([NewTopic("orders", 1, 1)]).values():
+            created.result(60)
+        yield Registry(node)
+
+
+@pytest.fixture(scope="module")
+def filled(registry: Registry) -> Registry:
+    """The registry with two versions of `orders-value`, a schema that refers to the first, and a deleted subject."""
+    registry.register("orders-value", ORDER)
+    registry.register("orders-value", NOTED_ORDER)
+    reference = {"name": "Order", "subject": "orders-value", "version": 1}
+    registry.register("crates", CRATE, references=[reference])
+    registry.register("places", {"type": "object"}, schemaType="JSON")
+    registry.ask("PUT", "/config/places", {"compatibility": "FULL"})
+    registry.register("former", {"type": "string"})
+    registry.ask("DELETE", "/subjects/former")
+    return registry
+
+
+def as_client(console: ConsolePage, token: str) -> ConsolePage:
+    """Let a tab send a token."""
+    console.page.add_init_script(f"sessionStorage.setItem('anabranch.token', '{token}')")
+    return console
+
+
+@pytest.fixture
+def console(browser: Browser, registry: Registry) -> Iterator[ConsolePage]:
+    with console_page(browser, registry.node.admin) as page:
+        yield as_client(page, OPERATE)
+        assert page.problems == []
+
+
+def test_an_empty_registry_says_how_to_register_the_first_schema(console: ConsolePage) -> None:
+    page = console.open("topics")
+    page.get_by_role("link", name="Schemas", exact=True).click()
+    expect(page.get_by_text("There are no schemas yet.")).to_be_visible()
+    command = page.locator(".command code")
+    expect(command).to_contain_text(f"{console.base}/schema-registry/subjects/greetings-value/versions --oauth2-bearer")
+    expect(page.locator(".figure", has_text="Compatibility")).to_contain_text("BACKWARD")
+    assert console.violations() == []
+
+
+def test_subjects_are_listed_and_searched(console: ConsolePage, filled: Registry) -> None:
+    page = console.open("schemas")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(page.get_by_role("row", name="orders-value")).to_have_text("orders-valueAvro22BACKWARD")
+    expect(page.get_by_role("row", name="places")).to_contain_text("JSON Schema")
+    expect(page.get_by_role("row", name="places")).to_contain_text("FULL")
+    page.keyboard.press("/")
+    page.keyboard.type("VALUE")
+    expect(rows).to_have_count(1)
+    expect(page.get_by_text("1 subject", exact=True)).to_be_visible()
+    page.get_by_role("searchbox").fill("nothing")
+    expect(page.get_by_text("No subject's name contains “nothing”.")).to_be_visible()
+    page.get_by_role("searchbox").fill("former")
+    page.get_by_label("Deleted subjects (1)").check()
+    expect(page.get_by_role("row", name="former deleted")).to_contain_text("Avro")
+
+
+def test_a_subject_shows_its_versions_and_what_belongs_to_them(console: ConsolePage, filled: Registry) -> None:
+    page = console.open("schemas/orders-value")
+    schema = page.locator(".payload pre")
+    expect(schema).to_contain_text('"name": "note"')
+    expect(schema.locator(".j-name").first).to_have_text('"type"')
+    page.get_by_role("combobox", name="Version").select_option("1")
+    expect(schema).not_to_contain_text("note")
+    assert json.loads(schema.inner_text()) == ORDER
+    expect(page.locator(".schema-facts")).to_contain_text("Id1")
+    page.get_by_role("link", name="crates 1").click()
+    expect(page.locator("main h1")).to_have_text("crates")
+    expect(page.locator(".schema-facts")).to_contain_text("Refers toorders-value 1 as Order")
+    expect(page.get_by_text("the subject is not named after one")).to_be_visible()
+    page.get_by_role("link", name="orders-value 1").click()
+    expect(page.locator("main h1")).to_have_text("orders-value")
+    expect(page.get_by_role("combobox", name="Version")).to_have_value("1")
+    page.locator(".figure", has_text="Topic").get_by_role("link", name="orders").click()
+    expect(page.locator("main h1")).to_have_text("orders")
+    page.get_by_role("link", name="orders-value").click()
+    expect(page.get_by_role("combobox", name="Version")).to_have_value("2")
+    console.open("schemas/former")
+    expect(page.get_by_text("The subject is deleted.")).to_be_visible()
+    expect(schema).to_have_text('"string"')
+
+
+@pytest.mark.parametrize(("kind", "dark"), [("desktop", False), ("phone", True)])
+def test_the_pages_are_accessible_and_fit(browser: Browser, filled: Registry, kind: str, dark: bool) -> None:
+    viewport = PHONE if kind == "phone" else DESKTOP
+    with console_page(browser, filled.node.admin, viewport=viewport, dark=dark) as console:
+        as_client(console, READ)
+        for route in ("schemas?deleted=true", "schemas/orders-value", "schemas/crates", "topics/orders"):
+            page = console.open(route)
+            expect(page.locator(".waiting")).to_have_count(0)
+            assert console.violations() == [], route
+            assert console.width() <= viewport["width"], route
+            assert page.evaluate(CUT_TABLES) == [], route
+        assert console.problems == []
