@@ -123,20 +123,37 @@ class BlockDecoder:
 
         Raises CorruptObject, and KafkaError if the schema has no `error`.
         """
+        for part in self.decode_apart(data, blocks, where=where):
+            yield from part
+
+    def decode_apart(
+        self, data: memoryview, blocks: Sequence[RequestedBlock], *, where: str
+    ) -> tuple[Iterator[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+        """Return the requested records of a read: those that are in it as they are, and those of compressed batches.
+
+        The latter are in the order of offsets, and are decompressed as they are asked for: all of them may be very much
+        larger than the read. Raises CorruptObject; the iterators raise KafkaError if the schema has no `error`.
+        """
         heads = _read_batch_headers(data, blocks, where)
         keep = _choose(heads, blocks, self._timestamp_ms_min)
-        if self._shows_errors:
-            huge = keep & (heads.fields["count"] > RECORDS_MAX)
-            keep &= ~huge
-            for number in np.flatnonzero(huge).tolist():
-                many = f"{heads.fields['count'][number]} records, and {RECORDS_MAX} are the most"
-                yield self._broken_batch(data, heads, number, blocks, InvalidRecord(many))
         plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
-        if plain.any():
-            at = np.flatnonzero(plain)
-            bodies = _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at])
+        huge = keep & (heads.fields["count"] > RECORDS_MAX) & self._shows_errors
+        in_place = self._in_place(data, heads, np.flatnonzero(huge), np.flatnonzero(plain & ~huge), blocks)
+        return in_place, self._unfolded(data, heads, np.flatnonzero(keep & ~plain & ~huge), blocks)
+
+    def _in_place(
+        self, data: memoryview, heads: _BatchHeaders, huge: Int64s, plain: Int64s, blocks: Sequence[RequestedBlock]
+    ) -> Iterator[pa.RecordBatch]:
+        for number in huge.tolist():
+            many = f"{heads.fields['count'][number]} records, and {RECORDS_MAX} are the most"
+            yield self._broken_batch(data, heads, number, blocks, InvalidRecord(many))
+        if len(plain):
+            bodies = _bodies(heads, plain, heads.start[plain] + HEADER_BYTES, heads.end[plain])
             yield from self._emit(data, bodies, blocks)
-        folded = np.flatnonzero(keep & ~plain)
+
+    def _unfolded(
+        self, data: memoryview, heads: _BatchHeaders, folded: Int64s, blocks: Sequence[RequestedBlock]
+    ) -> Iterator[pa.RecordBatch]:
         begin = 0
         while begin < len(folded):
             try:

@@ -1,13 +1,12 @@
 """Columns of a share of a table: the rows of some blocks of one partition, as a Parquet file.
 
-The file depends on the share alone, so one that is made again is the same. Memory is bounded
-by the sizes of a read, of a batch's decompressed records, and of a row group.
+The file depends on the share alone, so one that is made again is the same. Memory is bounded by the sizes of a read, of
+a batch's decompressed records, of some thousand rows, and of a row group.
 """
 
-import itertools
 import json
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,8 +129,8 @@ def _records(share: Share) -> Iterator[pa.RecordBatch]:
     for some in _reads(share.blocks):
         start = some[0].position
         blocks = [RequestedBlock(each, each.position - start, share.range) for each in some]
-        found = list(decoder.decode(whole[start : some[-1].end_position], blocks, where=share.source))
-        yield from _in_order(found)
+        data = whole[start : some[-1].end_position]
+        yield from _merged(*decoder.decode_apart(data, blocks, where=share.source))
 
 
 def _reads(blocks: Sequence[IndexEntry]) -> Iterator[Sequence[IndexEntry]]:
@@ -145,17 +144,28 @@ def _reads(blocks: Sequence[IndexEntry]) -> Iterator[Sequence[IndexEntry]]:
     yield some
 
 
-def _in_order(found: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the records of a read in the order of offsets: those of compressed batches come last."""
-    if len(found) < 2:
-        return found
-    bounds = [(batch["offset"][0].as_py(), batch["offset"][-1].as_py()) for batch in found]
-    if all(last < first for (_, last), (first, _) in itertools.pairwise(bounds)):
-        return found
-    records = pa.Table.from_batches(found)
-    order = np.argsort(records["offset"].to_numpy(), kind="stable")
-    batches: list[pa.RecordBatch] = records.take(pa.array(order)).to_batches()
-    return batches
+def _merged(held: Iterable[pa.RecordBatch], coming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records in the order of offsets, as those that are `coming` are, of which there may be very many."""
+    rest = _sorted(list(held))
+    offsets = rest["offset"].to_numpy()
+    first = 0
+    for batch in coming:
+        end = int(np.searchsorted(offsets, batch["offset"][-1].as_py()))
+        if end > first:
+            yield from _sorted([*rest.slice(first, end - first).to_batches(), batch]).to_batches()
+            first = end
+        else:
+            yield batch
+    yield from rest.slice(first).to_batches()
+
+
+def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return records in the order of offsets."""
+    records = pa.Table.from_batches(batches, RECORD_SCHEMA)
+    offsets = records["offset"].to_numpy()
+    if (offsets[1:] > offsets[:-1]).all():
+        return records
+    return records.take(pa.array(np.argsort(offsets, kind="stable")))
 
 
 def _count(report: ShareReport, rows: pa.RecordBatch) -> None:

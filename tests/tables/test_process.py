@@ -13,6 +13,7 @@ import pytest
 
 from anabranch import child
 from anabranch.extras import MissingExtra
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables import process as process_module
 from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
@@ -111,6 +112,20 @@ def test_records_of_very_many_columns_fit_in_memory(tmp_path: Path) -> None:
         assert columns.make(share_of(tmp_path, [bytes(batch)], asked)).rows == 130_000
     finally:
         columns.close()
+
+
+def test_records_that_are_compressed_very_well_fit_in_memory(tmp_path: Path, columns: ColumnProcess) -> None:
+    """A read of 36 KB has 800 MiB of them."""
+    value = bytes(8 << 20)
+    batches = [
+        bytes(build_batch([Record(None, value, 5)], base_offset=at, compression=Compression.ZSTD)) for at in range(100)
+    ]
+    asked = columns.find(Question(RAW, RAW))
+    small = ColumnProcess(memory_bytes_max=768 << 20)
+    try:
+        assert small.make(share_of(tmp_path, batches, asked)).rows == 100
+    finally:
+        small.close()
 
 
 def test_damaged_blocks_are_named(columns: ColumnProcess, share: Share) -> None:
