@@ -23,6 +23,7 @@ from anabranch.s3stream.catalog.schema import (
     streams,
     topics,
 )
+from anabranch.s3stream.catalog.table_rows import dump_tables
 from anabranch.s3stream.catalog.tokens import list_tokens
 from anabranch.s3stream.catalog.topics import parse_configs
 from anabranch.s3stream.model import ObjectState
@@ -57,6 +58,7 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
         )
         .scalars()
         .all(),
+        tables=dump_tables(connection),
     )
     return newest, state
 

@@ -40,6 +40,13 @@ class BorrowedRange(NamedTuple):
     source_stream_id: int
 
 
+class TableRows(NamedTuple):
+    """Rows of one of the catalog's tables about topics' tables (`TABLES.md`), as they are."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[int | str | bytes, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogState:
     """The state of a catalog at one moment."""
@@ -63,3 +70,5 @@ class CatalogState:
     """Ids of the committed objects, ascending, by the node that wrote them."""
     prepared: Sequence[int] = ()
     """Ids of the objects that may be committed later, ascending."""
+    tables: Mapping[str, TableRows] = field(default_factory=dict)
+    """All about topics' tables, by the name of the catalog's table; empty if no topic has one."""

@@ -5,14 +5,14 @@ Each function is the body of one transaction.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
 from anabranch.s3stream.catalog.acls import insert_acls
 from anabranch.s3stream.catalog.manifest_rows import MANIFEST_COUNTER
-from anabranch.s3stream.catalog.manifest_state import TopicState
+from anabranch.s3stream.catalog.manifest_state import TableRows, TopicState
 from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, set_uploads
 from anabranch.s3stream.catalog.schema import (
@@ -29,7 +29,7 @@ from anabranch.s3stream.catalog.schema import (
     topics,
     wals,
 )
-from anabranch.s3stream.catalog.table_rows import FILE_COUNTER
+from anabranch.s3stream.catalog.table_rows import FILE_COUNTER, load_tables
 from anabranch.s3stream.catalog.tokens import insert_tokens
 from anabranch.s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
 from anabranch.s3stream.catalog.values import KEPT_FOREVER, AclRow, DetachedTopic, TokenRow, WalInfo
@@ -94,6 +94,8 @@ class CatalogContents:
     tokens: Sequence[TokenRow]
     streams: Sequence[RestoredStream]
     objects: Sequence[ObjectInfo]
+    tables: Mapping[str, TableRows] = field(default_factory=dict)
+    """All about topics' tables, by the name of the catalog's table."""
 
 
 def is_empty(connection: Connection) -> bool:
@@ -137,6 +139,7 @@ def restore(connection: Connection, wanted: CatalogContents) -> None:
     )
     insert_acls(connection, wanted.acls)
     insert_tokens(connection, wanted.tokens)
+    load_tables(connection, wanted.tables)
 
 
 def _insert(connection: Connection, table: Table, rows: Iterator[Mapping[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 
+from anabranch.s3stream.catalog.manifest_state import TableRows
 from anabranch.s3stream.catalog.rows import CHANGE, check_node, chunks, select_in, take_ids
 from anabranch.s3stream.catalog.schema import (
     partitions,
@@ -60,6 +61,8 @@ def _literal(value: int) -> ColumnElement[int]:
     return literal_column(str(int(value)), Integer)
 
 
+ALL: Final = (tables, table_schemas, table_partitions, table_snapshots, table_files)
+"""Rows refer to rows of those before theirs."""
 IS_COMMITTED: Final = table_files.c.state == _literal(ObjectState.COMMITTED)
 IS_UNUSED: Final = table_files.c.state != _literal(ObjectState.COMMITTED)
 IS_LIVE_DATA: Final = (
@@ -382,6 +385,23 @@ def forget_files(connection: Connection, file_ids: Collection[int]) -> None:
             raise CatalogError(f"file {key} is committed and cannot be forgotten")
     for piece in chunks(file_ids):
         connection.execute(delete(table_files).where(table_files.c.file_id.in_(piece)))
+
+
+def dump_tables(connection: Connection) -> Mapping[str, TableRows]:
+    """Return all rows about tables, by the name of the catalog's table; none if no file was ever prepared."""
+    found = {}
+    for table in ALL:
+        rows = connection.execute(select(table).order_by(*table.primary_key.columns))
+        found[table.name] = TableRows(tuple(table.columns.keys()), [tuple(row) for row in rows])
+    return found if any(each.rows for each in found.values()) else {}
+
+
+def load_tables(connection: Connection, dumped: Mapping[str, TableRows]) -> None:
+    """Insert the rows of `dump_tables`, of this schema or an older one."""
+    for table in ALL:
+        columns, rows = dumped.get(table.name, TableRows((), ()))
+        for piece in chunks(rows):
+            connection.execute(insert(table), [dict(zip(columns, row, strict=True)) for row in piece])
 
 
 def _get_table(connection: Connection, table_id: bytes) -> TableInfo:

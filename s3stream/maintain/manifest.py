@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
+from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TableRows, TopicState
 from anabranch.s3stream.catalog.values import (
     DEFAULT_RETENTION_SINCE,
     KEPT_FOREVER,
@@ -36,6 +36,8 @@ SEQUENCE_DIGITS: Final = 20
 _OWN_DEVICE: Final = ("device", Takeover.NONE)
 """Kind of a log, and who may recover it, unless the member `wal_places` has it."""
 _COMPRESSION_LEVEL: Final = 6
+_BYTES: Final = frozenset({"table_id", "topic_id"})
+"""Columns of `tables` whose values are bytes, in hex digits here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def json_text(manifest: Manifest) -> str:
         "borrowed": state.borrowed,
         "committed": [[node_id, deltas(ids)] for node_id, ids in state.committed.items()],
         "prepared": deltas(state.prepared),
+        **_tables(state.tables),
     }
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
@@ -142,6 +145,30 @@ def _wal_places(wals: Sequence[WalInfo]) -> Mapping[str, Any]:
     """Return the member about logs in objects or on shared devices, or an empty mapping."""
     places = [[wal.wal_id, wal.kind, wal.takeover.value] for wal in wals if (wal.kind, wal.takeover) != _OWN_DEVICE]
     return {"wal_places": places} if places else {}
+
+
+def _tables(tables: Mapping[str, TableRows]) -> Mapping[str, Any]:
+    """Return the member about topics' tables, or an empty mapping."""
+    if not tables:
+        return {}
+    plain = {
+        name: [columns, *([each.hex() if isinstance(each, bytes) else each for each in row] for row in rows)]
+        for name, (columns, rows) in tables.items()
+    }
+    return {"tables": plain}
+
+
+def _tables_of(plain: Mapping[str, Sequence[Sequence[Any]]]) -> Mapping[str, TableRows]:
+    """Invert `_tables`."""
+    found = {}
+    for name, (columns, *rows) in plain.items():
+        are_bytes = [column in _BYTES for column in columns]
+        restored = [
+            tuple(bytes.fromhex(each) if binary else each for each, binary in zip(row, are_bytes, strict=True))
+            for row in rows
+        ]
+        found[name] = TableRows(tuple(columns), restored)
+    return found
 
 
 def decode_manifest(data: bytes, *, where: str) -> Manifest:
@@ -198,6 +225,7 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
         borrowed=[BorrowedRange(*row) for row in content["borrowed"]],
         committed={node_id: summed(ids) for node_id, ids in content["committed"]},
         prepared=summed(content["prepared"]),
+        tables=_tables_of(content.get("tables", {})),
     )
     return Manifest(
         content["sequence"], content["cluster"], NodeIdentity(*content["node"]), content["written_ms"], state

@@ -130,6 +130,7 @@ def assemble(
         tokens=state.tokens,
         streams=streams,
         objects=_objects(manifest, plan, stored, now_ms, keep_ms),
+        tables=state.tables,
     )
 
 

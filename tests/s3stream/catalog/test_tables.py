@@ -1,11 +1,14 @@
 """Contract of tables, on both databases: what a commit changes, what is refused, and which files are deleted."""
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
+from anabranch.s3stream.catalog.backup import read_backup
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.table_values import (
     NewTable,
@@ -17,8 +20,10 @@ from anabranch.s3stream.catalog.table_values import (
     TableSnapshot,
 )
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, NodeFenced, NotFound, StorageError, TableChanged
-from anabranch.s3stream.model import ObjectState
-from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic
+from anabranch.s3stream.maintain.manifest import Manifest, decode_manifest, encode_manifest, json_text
+from anabranch.s3stream.model import NodeIdentity, ObjectState
+from tests.s3stream.catalog.test_restore import CONTENTS
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, opened_catalog
 from tests.support.table_node import NEW_TABLE, TABLE_ID, TableNode
 
 
@@ -437,3 +442,41 @@ async def test_statements_do_not_grow_with_files_snapshots_or_partitions(catalog
     small = await statements(1, 1, removed=True)
     large = await statements(40, 20, removed=True)
     assert small == large <= 18
+
+
+async def test_a_table_is_the_same_in_a_manifest_a_backup_and_a_restored_catalog(
+    table: TableNode, tmp_path: Path
+) -> None:
+    await table.append({0: [(0, 40), (40, 60)]})
+    await table.append({0: [(0, 60)]}, removed=await table.live())
+    await table.prepare(TableFileKind.DATA)
+    await table.tables.commit(await table.change(snapshot=False, schema="schema 2"))
+    source = table.node.catalog
+    _, state = await source.read_state()
+    assert {name: len(each.rows) for name, each in state.tables.items()} == {
+        "tables": 1,
+        "table_schemas": 2,
+        "table_partitions": 1,
+        "table_snapshots": 2,
+        "table_files": 9,
+    }
+    manifest = Manifest(1, "test", NodeIdentity(1, 1), NOW, state)
+    assert decode_manifest(encode_manifest(manifest), where="here") == manifest
+    await source.back_up(tmp_path / "backup", now_ms=NOW, overwrite=False, on_progress=lambda *_: None)
+    assert read_backup(tmp_path / "backup").state.tables == state.tables
+    expected = await table.state(), await table.live(), await table.tables.list_reapable(now_ms=LATER, limit=100)
+    async with opened_catalog(f"sqlite:///{tmp_path / 'restored.db'}") as restored:
+        await restored.restore(replace(CONTENTS, tables=state.tables))
+        found = (
+            await restored.tables.read(TABLE_ID),
+            await restored.tables.list_data_files(TABLE_ID, 0, start_offset=0, limit=10),
+            await restored.tables.list_reapable(now_ms=LATER, limit=100),
+        )
+        assert found == expected
+        assert (await restored.read_state())[1].tables == state.tables
+
+
+async def test_a_catalog_without_tables_says_nothing_of_them(catalog: Catalog) -> None:
+    _, state = await catalog.read_state()
+    assert state.tables == {}
+    assert "tables" not in json.loads(json_text(Manifest(1, "test", NodeIdentity(1, 1), NOW, state)))
