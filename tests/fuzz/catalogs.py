@@ -16,6 +16,7 @@ from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
 from tests.support.catalog_node import CLUSTER, WAL_ID, MetadataNode, span
+from tests.support.table_node import NEW_TABLE, TABLE_ID, TableNode
 
 MEMORY: Final = Path("/dev/shm")
 """Folder in which flushes cost nothing, on Linux."""
@@ -25,7 +26,7 @@ FILE: Final = Path(FOLDER.name) / "catalog.db"
 
 @cache
 def image() -> bytes:
-    """The database of a node that has created topics, and committed, compacted and trimmed objects."""
+    """The database of a node that has created topics and a table, and committed, compacted and trimmed objects."""
 
     async def make() -> None:
         catalog = Catalog(f"sqlite:///{FILE}")
@@ -39,6 +40,10 @@ def image() -> bytes:
         ]
         await node.compact([uploads[0][0], uploads[1][0]], [span(streams[0], 0, 20)])
         await node.trim(streams[1], 30)
+        table = TableNode(node)
+        await catalog.tables.create(NEW_TABLE, now_ms=1)
+        await table.append({0: [(0, 40), (40, 60)]})
+        await table.append({0: [(0, 60)]}, removed=await table.live())
         await catalog.open_wal("1", node=NodeIdentity(1, node.epoch), location="wal", now_ms=1)
         await catalog.alter_config("topic", "t", set_configs={"retention.ms": "1000"}, unset=())
         await catalog.close()
@@ -106,6 +111,11 @@ QUERIES: Final[tuple[Callable[[Catalog], Awaitable[Any]], ...]] = (
     lambda catalog: catalog.count_objects(),
     lambda catalog: catalog.list_detached(),
     lambda catalog: catalog.shared_objects(),
+    lambda catalog: catalog.tables.list(),
+    lambda catalog: catalog.tables.read(TABLE_ID),
+    lambda catalog: catalog.tables.list_data_files(TABLE_ID, 0, start_offset=0, limit=100),
+    lambda catalog: catalog.tables.list_trimmed_files(TABLE_ID, limit=100),
+    lambda catalog: catalog.tables.list_reapable(now_ms=1 << 40, limit=100),
     lambda catalog: catalog.read_state(),
     lambda catalog: catalog.next_producer_ids(1000),
     lambda catalog: catalog.open_streams([1, 2, 3], StreamOwner(1, 1, WAL_ID)),

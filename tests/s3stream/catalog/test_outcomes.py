@@ -13,6 +13,7 @@ from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnava
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, span
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import LossyServer, lossy_server
+from tests.support.table_node import TableNode
 
 READ_ONLY = "default_transaction_read_only"
 FAULTS: Sequence[str] = (
@@ -72,6 +73,24 @@ async def test_a_commit_that_is_never_answered_is_unknown(lossy: LossyServer, fa
     with pytest.raises(OutcomeUnknown, match=r"test\d+: a commit was not answered \("):
         await set_one(far)
     assert await far.list_configs() == {("kind", "name"): {"key": "value"}}
+
+
+async def test_a_commit_of_a_table_is_one_snapshot_however_often_its_answer_is_lost(
+    lossy: LossyServer, far: Catalog
+) -> None:
+    table = await TableNode.started(far)
+    await table.grow(0, 20)
+    first, second = await table.change({0: [(0, 10)]}), await table.change({0: [(10, 20)]}, version=1)
+    lossy.losses = 1
+    assert await table.tables.commit(first) == 1
+    assert lossy.lost == 1
+    lossy.losses = 3
+    with pytest.raises(OutcomeUnknown):
+        await table.tables.commit(second)
+    assert await table.tables.commit(second) == 2
+    state = await table.state()
+    assert [each.snapshot_id for each in state.snapshots] == [first.snapshot_id, second.snapshot_id]
+    assert await table.bounds() == [(0, 10), (10, 20)]
 
 
 async def test_a_repeat_on_a_server_that_is_read_only_by_now_leaves_the_outcome_unknown(

@@ -1,5 +1,6 @@
 """Contract of tables, on both databases: what a commit changes, what is refused, and which files are deleted."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from sqlalchemy import event
 
 from anabranch.s3stream.catalog.backup import read_backup
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_rows import find_files
 from anabranch.s3stream.catalog.table_values import (
     NewTable,
     OffsetBounds,
@@ -63,6 +65,16 @@ async def test_a_repeated_commit_returns_its_version_and_a_late_one_of_another_i
     assert await table.bounds() == [(0, 60), (60, 100)]
 
 
+async def test_of_two_committers_at_once_one_is_told_to_read_again(table: TableNode) -> None:
+    other = (await table.node.catalog.register_node(2, "b", 1, now_ms=NOW, lease_ms=1)).identity
+    commits = [await table.change({0: [(0, 50)]}), await table.change({0: [(0, 60)]}, node=other)]
+    answers = await asyncio.gather(*(table.tables.commit(each) for each in commits), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["TableChanged", "int"]
+    (won,) = [commit for commit, answer in zip(commits, answers, strict=True) if answer == 1]
+    assert (await table.state()).info.snapshot_id == won.snapshot_id
+    assert await table.bounds() == [(0, won.added[0].end_offset)]
+
+
 async def test_a_commit_that_took_effect_is_found_after_its_table_was_dropped(table: TableNode) -> None:
     commit = await table.append({0: [(0, 100)]})
     await table.tables.drop(TABLE_ID, keep_files=False, now_ms=NOW, delete_after_ms=LATER)
@@ -74,8 +86,10 @@ async def test_small_files_are_joined_and_the_old_ones_live_as_long_as_their_sna
     small = await table.live()
     await table.append({0: [(0, 30), (30, 100)]}, removed=small)
     assert await table.bounds() == [(0, 30), (30, 100)]
-    assert await table.due(LATER) == []
     ids = [file.file_id for file in small]
+    found = await table.node.catalog._database.read(lambda c: find_files(c, ids))  # noqa: SLF001
+    assert {(file.state, file.removed, file.deadline_ms) for file in found.values()} == {(ObjectState.COMMITTED, 2, 0)}
+    assert await table.due(LATER) == []
     await table.append({}, expire_before=2)
     # With the small files goes the metadata of the first version.
     assert set(ids) < set(await table.due(LATER))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from anabranch.s3stream.catalog import departure, takeover, topics
+from anabranch.s3stream.catalog import departure, table_rows, takeover, topics
 from anabranch.s3stream.catalog import nodes as node_rows
 from anabranch.s3stream.catalog.manifest_rows import read_state
 from anabranch.s3stream.catalog.manifest_state import CatalogState
@@ -22,11 +22,13 @@ from anabranch.s3stream.catalog.migration import migrate
 from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.catalog.restore import restore
 from anabranch.s3stream.catalog.rows import find_streams
+from anabranch.s3stream.catalog.table_rows import NewTableFiles
+from anabranch.s3stream.catalog.table_values import NewTable, NewTableFile, TableCommit, TableFileKind
 from anabranch.s3stream.catalog.values import NewTopic, NodeInfo, PartitionInfo, Takeover, WalInfo, WalState
-from anabranch.s3stream.errors import NodeInUse
+from anabranch.s3stream.errors import NodeFenced, NodeInUse
 from anabranch.s3stream.maintain.manifest import Manifest
-from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
-from anabranch.s3stream.maintain.rebuild_plan import plan_rebuild
+from anabranch.s3stream.maintain.rebuild import TABLE_FILE_IDS_SKIPPED, LocalLog, StoreNumbers, assemble
+from anabranch.s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, plan_rebuild
 from anabranch.s3stream.maintain.rebuild_read import RebuildReader
 from anabranch.s3stream.maintain.rebuild_scan import StoreContents
 from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamOwner
@@ -208,3 +210,24 @@ def test_every_partition_has_a_leader_again(lacks: str, lost: int | None) -> Non
         where = f"{order}, {crashes} crashes"
         assert all(each.leader == each.owner in cluster.running for each in cluster.partitions()), where
         cluster.connection.close()
+
+
+def test_a_rebuilt_catalog_has_the_tables_of_the_manifest_and_gives_no_file_id_again() -> None:
+    cluster = Cluster()
+    table_id, life = b"T" * 16, cluster.running[1].identity
+    table_rows.create_table(cluster.connection, NewTable(table_id, bytes(16), "t", "main", "tables/t", "schema"), 1)
+    wanted = NewTableFiles([TableFileKind.METADATA], "w", 9)
+    (file,) = table_rows.prepare_files(cluster.connection, table_id, wanted, life)
+    commit = TableCommit(life, table_id, 0, [NewTableFile(file.file_id, 10, 1)], 1, 9)
+    table_rows.commit_table(cluster.connection, commit)
+    state = read_state(cluster.connection)[1]
+    known = table_rows.read_table(cluster.connection, table_id)
+    rebuild(cluster, Manifest(1, "c", NodeIdentity(1, 1), 1, state))
+    assert table_rows.read_table(cluster.connection, table_id) == known
+    assert table_rows.commit_table(cluster.connection, commit) == 1, "it is found there, too"
+    with pytest.raises(NodeFenced):
+        table_rows.prepare_files(cluster.connection, table_id, wanted, life)
+    newer = NodeIdentity(1, state.nodes[1] + EPOCHS_SKIPPED)
+    (next_file,) = table_rows.prepare_files(cluster.connection, table_id, wanted, newer)
+    assert next_file.file_id > file.file_id + TABLE_FILE_IDS_SKIPPED
+    cluster.connection.close()
