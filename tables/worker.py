@@ -12,6 +12,7 @@ An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KIN
 asked for is not done. Each has the CPU time that it took in `seconds`.
 """
 
+import errno
 import json
 import os
 import resource
@@ -58,6 +59,8 @@ class Worker:
             return {"found": answer(question, self._registries(asked)).to_json()}
         except Exception as error:  # noqa: BLE001 - no request ends the others
             kind = next((name for each, name in KINDS.items() if isinstance(error, each)), "internal")
+            if isinstance(error, OSError) and error.errno == errno.ENOMEM:  # of a mapping, and not of a file
+                kind = "memory"
             return {"error": kind, "text": " ".join(str(error).split())[:ERROR_CHARS_MAX] or type(error).__name__}
 
     def _registries(self, places: Iterable[Registry | None]) -> dict[str, SchemaRegistry]:

@@ -1,5 +1,6 @@
 """The process that makes columns: it may end at any time, and a bad schema or registry stops only what needs it."""
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from anabranch.extras import MissingExtra
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables import process as process_module
+from anabranch.tables import worker
 from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
 from anabranch.tables.requests import Asked, Question, Registry, Share
 from tests.spark.pipeline.registry_server import running_registry
@@ -100,6 +102,17 @@ def test_too_much_memory_ends_a_share_and_not_the_process(tmp_path: Path) -> Non
         assert columns.process_id == first
     finally:
         columns.close()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOMEM, "memory"), (errno.ENOSPC, "file")])
+def test_a_mapping_without_memory_is_no_error_of_a_file(
+    share: Share, number: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(worker, "make_share", fail)
+    assert worker.Worker().answer({"share": share.to_json()})["error"] == kind
 
 
 def test_records_of_very_many_columns_fit_in_memory(tmp_path: Path) -> None:
