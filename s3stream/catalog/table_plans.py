@@ -4,7 +4,7 @@
 the table has of a partition, and a commit's own files, and that is enough.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -82,6 +82,10 @@ def plan_table_commit(commit: TableCommit, facts: TableFacts) -> TablePlan:
             "read the table again"
         )
     newest_schema = facts.schema_id + (1 if commit.schema else 0)
+    added = Counter(item.file_id for item in commit.added)
+    for file_id, count in added.items():
+        if count > 1:
+            raise CatalogError(f"table {table.name!r}: file {file_id} is added twice")
     for item in commit.added:
         _check_added(item, commit, facts, newest_schema)
     metadata = [item.file_id for item in commit.added if facts.files[item.file_id].kind is TableFileKind.METADATA]

@@ -65,6 +65,16 @@ async def test_a_repeated_commit_returns_its_version_and_a_late_one_of_another_i
     assert await table.bounds() == [(0, 60), (60, 100)]
 
 
+async def test_a_file_is_added_once(table: TableNode) -> None:
+    """Its row would have the last range, and the bounds all of them."""
+    commit = await table.change({0: [(0, 60), (60, 100)]})
+    first, second, *others = commit.added
+    twice = replace(commit, added=[first, replace(second, file_id=first.file_id), *others])
+    with pytest.raises(CatalogError, match=f"file {first.file_id} is added twice"):
+        await table.tables.commit(twice)
+    assert await table.tables.commit(commit) == 1
+
+
 async def test_of_two_committers_at_once_one_is_told_to_read_again(table: TableNode) -> None:
     other = (await table.node.catalog.register_node(2, "b", 1, now_ms=NOW, lease_ms=1)).identity
     commits = [await table.change({0: [(0, 50)]}), await table.change({0: [(0, 60)]}, node=other)]
