@@ -151,3 +151,118 @@ def test_the_pages_are_accessible_and_fit(browser: Browser, filled: Registry, ki
             assert console.width() <= viewport["width"], route
             assert page.evaluate(CUT_TABLES) == [], route
         assert console.problems == []
+
+
+def test_a_schema_is_checked_and_registered(console: ConsolePage, registry: Registry) -> None:
+    page = console.open("schemas")
+    dialog = page.get_by_role("dialog")
+    show, register = (dialog.get_by_role("button", name=name, exact=True) for name in ("Show the plan", "Register"))
+    expect(page.locator(".filters")).to_be_visible()
+    page.keyboard.press("n")
+    dialog.get_by_label("Subject").fill("teas-value")
+    dialog.get_by_label("Schema", exact=True).fill('{"type": "nonsense"}')
+    dialog.get_by_label("References").fill("Order orders-value first")
+    show.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("expected name subject version")
+    dialog.get_by_label("References").fill("")
+    show.click()
+    expect(dialog.locator(".plan")).to_contain_text("The schema would be refused.")
+    expect(dialog.locator(".reasons")).to_contain_text("Invalid schema")
+    expect(register).to_be_disabled()
+    assert console.violations() == []
+    dialog.get_by_label("Schema", exact=True).fill(json.dumps(ORDER))
+    show.click()
+    expect(dialog.locator(".plan")).to_have_text("PlanThe schema is compatible.")
+    assert "teas-value" not in registry.ask("GET", "/subjects")
+    register.click()
+    expect(page.locator("main h1")).to_have_text("teas-value")
+    version = page.get_by_role("combobox", name="Version")
+    expect(version).to_have_value("1")
+
+    page.get_by_role("button", name="Register a version").click()
+    required = {**ORDER, "fields": [ID, {"name": "note", "type": "string"}]}
+    assert json.loads(dialog.get_by_label("Schema", exact=True).input_value()) == ORDER
+    dialog.get_by_label("Schema", exact=True).fill(json.dumps(required))
+    show.click()
+    expect(dialog.locator(".reasons li").first).to_contain_text("READER_FIELD_MISSING_DEFAULT_VALUE")
+    expect(dialog.locator(".plan")).to_contain_text("not compatible (BACKWARD) with version 1")
+    expect(dialog.locator(".reasons li")).to_have_count(1)
+    expect(register).to_be_disabled()
+    dialog.get_by_label("Schema", exact=True).fill(json.dumps(NOTED_ORDER))
+    show.click()
+    register.click()
+    expect(version).to_have_value("2")
+    page.get_by_role("combobox", name="Compared with").select_option("1")
+    expect(page.get_by_text("5 lines added, 0 lines removed")).to_be_visible()
+    expect(page.locator(".difference ins", has_text='"note"')).to_have_count(1)
+    expect(page.locator(".difference")).to_contain_text('"id"')
+    assert console.violations() == []
+
+
+def test_levels_are_set_and_withdrawn(console: ConsolePage, filled: Registry) -> None:
+    page = console.open("schemas/places")
+    dialog = page.get_by_role("dialog")
+    level = page.locator(".figure", has_text="Compatibility")
+    expect(level).to_contain_text("FULLthe registry's is BACKWARD")
+    for chosen, shown in (("NONE", "NONE"), ("", "BACKWARDas the registry's"), ("FULL", "FULL")):
+        page.get_by_role("button", name="Set the compatibility").click()
+        dialog.get_by_label("A new version").select_option(chosen)
+        dialog.get_by_role("button", name="Show the plan").click()
+        dialog.get_by_role("button", name="Set the level").click()
+        expect(level).to_contain_text(shown)
+    console.open("schemas")
+    for chosen, shown in (("FORWARD", "FORWARD"), ("", "BACKWARD")):
+        page.get_by_role("button", name="Set the compatibility").click()
+        dialog.get_by_label("A new version").select_option(chosen)
+        dialog.get_by_role("button", name="Show the plan").click()
+        dialog.get_by_role("button", name="Set the level").click()
+        expect(level).to_contain_text(shown)
+        expect(page.get_by_role("row", name="crates")).to_contain_text(shown)
+        assert filled.ask("GET", "/config")["compatibilityLevel"] == shown
+
+
+def test_versions_and_subjects_are_deleted(console: ConsolePage, filled: Registry) -> None:
+    for schema in (ORDER, NOTED_ORDER):
+        filled.register("to-delete", schema)
+    page = console.open("schemas/orders-value?version=1")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Delete version 1").click()
+    expect(dialog.locator(".plan")).to_contain_text("1 schema refers to it")
+    expect(dialog.get_by_role("button", name="Delete the version")).to_be_disabled()
+    page.keyboard.press("Escape")
+
+    console.open("schemas/to-delete")
+    page.get_by_role("button", name="Delete version 2").click()
+    dialog.get_by_role("button", name="Delete the version").click()
+    version = page.get_by_role("combobox", name="Version")
+    expect(version).to_have_value("1")
+    version.select_option("2, deleted")
+    page.get_by_role("button", name="Delete version 2 for good").click()
+    delete = dialog.get_by_role("button", name="Delete the version")
+    expect(delete).to_be_disabled()
+    dialog.get_by_label("Type to-delete to confirm").fill("to-delete")
+    assert filled.ask("GET", "/subjects/to-delete/versions?deleted=true") == [1, 2]
+    delete.click()
+    expect(version.locator("option")).to_have_count(1)
+    assert filled.ask("GET", "/subjects/to-delete/versions?deleted=true") == [1]
+
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog.get_by_role("button", name="Delete the subject").click()
+    expect(page.get_by_text("The subject is deleted.")).to_be_visible()
+    page.get_by_role("button", name="Delete for good", exact=True).click()
+    expect(dialog.locator(".plan")).to_contain_text("can no longer be decoded")
+    dialog.get_by_label("Type to-delete to confirm").fill("to-delete")
+    dialog.get_by_role("button", name="Delete the subject").click()
+    expect(page.locator("main h1")).to_have_text("Schemas")
+    assert "to-delete" not in filled.ask("GET", "/subjects?deleted=true")
+
+
+def test_a_reader_is_offered_no_changes(browser: Browser, filled: Registry) -> None:
+    with console_page(browser, filled.node.admin) as console:
+        as_client(console, READ)
+        for route, buttons in (("schemas", []), ("schemas/orders-value", ["Copy"])):
+            page = console.open(route)
+            expect(page.get_by_text("orders-value").first).to_be_visible()
+            expect(page.locator(".waiting")).to_have_count(0)
+            assert page.locator("main button").all_inner_texts() == buttons, route
+        assert console.problems == []

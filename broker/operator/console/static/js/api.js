@@ -94,6 +94,8 @@ async function json(method, path, { body, signal } = {}) {
 const get = (parts, query, signal) => json("GET", url(parts, query), { signal });
 const change = (method, parts, body, query) => json(method, url(parts, query), { body });
 const registry = (parts, query, signal) => json("GET", url(parts, query, REGISTRY), { signal });
+const changeRegistry = (method, parts, body = {}, query = {}) => json(method, url(parts, query, REGISTRY), { body });
+const configOf = (subject) => (subject === null ? ["config"] : ["config", subject]);
 
 /** Return the names of all subjects; with `deletedOnly` in the query: of those that have nothing but deleted versions. */
 async function subjects(query, signal) {
@@ -201,11 +203,25 @@ export const api = {
   /** `version`: a number or "latest"; deleted ones are found, too, if `deleted`. */
   schemaVersion: (subject, version, deleted, signal) =>
     registry(["subjects", subject, "versions", version], { deleted: deleted ? "true" : "" }, signal),
-  referringIds: (subject, version, signal) => registry(["subjects", subject, "versions", version, "referencedby"], {}, signal),
+  /** Ids of the schemas that refer to a version; those of deleted versions, too, if `deleted`. */
+  referringIds: (subject, version, deleted, signal) =>
+    registry(["subjects", subject, "versions", version, "referencedby"], { deleted: deleted ? "true" : "" }, signal),
   versionsOfId: (id, signal) => registry(["schemas", "ids", id, "versions"], {}, signal),
   /** The level that applies to a subject, or without one that of the registry. */
   level: async (subject, signal) =>
-    (await registry(subject === null ? ["config"] : ["config", subject], { defaultToGlobal: "true" }, signal)).compatibilityLevel,
+    (await registry(configOf(subject), { defaultToGlobal: "true" }, signal)).compatibilityLevel,
+  setLevel: (subject, level) => changeRegistry("PUT", configOf(subject), { compatibility: level }),
+  /** Let a subject follow the registry's level, or without one the registry that of the settings. */
+  withdrawLevel: (subject) =>
+    changeRegistry("DELETE", configOf(subject)).catch((error) => {
+      if (error.status !== 404) throw error; // else there was none
+    }),
+  /** Compare a schema with the versions that the level names: {is_compatible, messages}. */
+  checkSchema: (subject, body) => changeRegistry("POST", ["compatibility", "subjects", subject, "versions"], body, { verbose: "true" }),
+  registerSchema: (subject, body) => changeRegistry("POST", ["subjects", subject, "versions"], body),
+  deleteVersion: (subject, version, permanent) =>
+    changeRegistry("DELETE", ["subjects", subject, "versions", version], {}, { permanent: permanent ? "true" : "" }),
+  deleteSubject: (subject, permanent) => changeRegistry("DELETE", ["subjects", subject], {}, { permanent: permanent ? "true" : "" }),
 
   storage: (signal) => get(["storage"], {}, signal),
   live: (signal) => lines(url(["live"]), signal),

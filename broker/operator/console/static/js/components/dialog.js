@@ -42,9 +42,9 @@ export function Dialog({ title, close, wide, children }) {
  * markup; only then can `act()` be called. After it `done(answer)` is called. A change of `inputs` forgets the plan. With
  * the plan the focus goes to what is next: the button that carries it out, or the field that confirms it.
  *
- * `confirm`: a text that has to be typed before a change that cannot be undone.
+ * `confirm`: a text that has to be typed before a change that cannot be undone. `allows(plan)`: whether it can be carried out.
  */
-export function ChangeDialog({ title, close, wide, inputs, plan, show, act, done, verb, danger, confirm, children }) {
+export function ChangeDialog({ title, close, wide, inputs, plan, show, act, done, verb, danger, confirm, allows = () => true, children }) {
   const [state, setState] = useState({ plan: null, error: null, busy: false });
   const [typed, setTyped] = useState("");
   const confirmId = useId();
@@ -87,7 +87,8 @@ export function ChangeDialog({ title, close, wide, inputs, plan, show, act, done
     if (!children) showPlan(); // there is nothing to fill in
   }, []);
 
-  const isConfirmed = !confirm || typed === confirm;
+  const isAllowed = state.plan === null || allows(state.plan);
+  const isConfirmed = isAllowed && (!confirm || typed === confirm);
   const submit = (event) => {
     event.preventDefault();
     if (state.plan === null) showPlan();
@@ -102,6 +103,7 @@ export function ChangeDialog({ title, close, wide, inputs, plan, show, act, done
             ${state.plan !== null && html`<div class="plan" ref=${shown}><h3>Plan</h3>${show(state.plan)}</div>`}
           </div>
           ${state.plan !== null &&
+          isAllowed &&
           confirm &&
           html`<div class="field">
             <label for=${confirmId}>Type <b>${confirm}</b> to confirm. This cannot be undone.</label>

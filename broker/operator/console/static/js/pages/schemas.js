@@ -7,6 +7,8 @@ import { count, number } from "../format.js";
 import { html, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
+import { notify, useMayOperate } from "../store.js";
+import { RegisterSchema, SetLevel } from "./schema_changes.js";
 import { typeOf } from "./schema_names.js";
 
 /** Subjects that are shown at first, and more at a time: the registry is asked about each of them. */
@@ -16,6 +18,8 @@ const DETAILS_MS = 30_000;
 export function SchemasPage({ query }) {
   const poll = usePoll(load, 10_000, []);
   const [limit, setLimit] = useState(ROWS);
+  const [dialog, setDialog] = useState(null);
+  const mayOperate = useMayOperate();
   const search = query.search ?? "";
   const showDeleted = query.deleted === "true";
   const change = (changes) => go(["schemas"], { ...query, ...changes }, { replace: true });
@@ -23,8 +27,26 @@ export function SchemasPage({ query }) {
   const found = all.filter((row) => (showDeleted || !row.deleted) && row.name.toLowerCase().includes(search.toLowerCase()));
   const shown = found.slice(0, limit);
   const details = useDetails(shown);
+  const close = () => setDialog(null);
+  const registered = ({ name, id }) => {
+    notify(`The schema has the id ${id}.`);
+    go(["schemas", name]);
+  };
+  const changed = () => {
+    close();
+    notify("The level is set.");
+    poll.refresh();
+    details.refresh();
+  };
   return html`
-    <${PageHead} title="Schemas" />
+    <${PageHead} title="Schemas">
+      ${mayOperate &&
+      poll.data &&
+      html`
+        <button type="button" class="primary" data-key="n" onClick=${() => setDialog("register")}>Register a schema</button>
+        <button type="button" onClick=${() => setDialog("level")}>Set the compatibility</button>
+      `}
+    <//>
     ${poll.data === null
       ? html`<${Waiting} poll=${poll} />`
       : html`
@@ -50,6 +72,8 @@ export function SchemasPage({ query }) {
           ${found.length > shown.length &&
           html`<p class="more"><button type="button" class="small" onClick=${() => setLimit(limit + ROWS)}>Show ${count(Math.min(ROWS, found.length - limit), "more subject")}</button></p>`}
         `}
+    ${dialog === "register" && html`<${RegisterSchema} subject=${null} close=${close} done=${registered} />`}
+    ${dialog === "level" && html`<${SetLevel} subject=${null} level=${poll.data.level} inherited="the settings say" close=${close} done=${changed} />`}
   `;
 }
 
@@ -65,7 +89,7 @@ async function load(signal) {
   return { level, subjects: subjects.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true })) };
 }
 
-/** Hook: what the registry says of the rows that are shown: {of(row), error}. What is known of others is kept. */
+/** Hook: what the registry says of the rows that are shown: {of(row), error, refresh}. What is known of others is kept. */
 function useDetails(rows) {
   const [kept, setKept] = useState(new Map());
   const poll = usePoll(
@@ -89,7 +113,7 @@ function useDetails(rows) {
     DETAILS_MS,
     [rows],
   );
-  return { of: (row) => kept.get(row.name) ?? null, error: poll.error };
+  return { of: (row) => kept.get(row.name) ?? null, error: poll.error, refresh: poll.refresh };
 }
 
 /** Columns of the table. `of(row)`: the newest version of a subject with its level; null: not known yet. */
