@@ -700,6 +700,16 @@ def test_connectors_are_shown_and_changed(console: ConsolePage, shop: Shop) -> N
     assert page.evaluate(CUT_TABLES) == []
 
 
+def test_json_is_indented_unless_a_number_would_be_rounded(console: ConsolePage) -> None:
+    page = console.open("topics")
+    indent = """(text) => import('/console/js/components/payload.js')
+        .then(({ pretty }) => pretty({ format: 'json', text }))"""
+    kept = '{"a": "\\"", "b": 1234567890123456}'
+    assert page.evaluate(indent, kept) == '{\n  "a": "\\"",\n  "b": 1234567890123456\n}'
+    rounded = '{"a": 12345678901234567890}'
+    assert page.evaluate(indent, rounded) == rounded
+
+
 def test_rates_are_not_guessed(console: ConsolePage) -> None:
     found = console.open("topics").evaluate("""import('/console/js/figures.js').then(({ rates, totals }) => {
         const figures = (node, at_ms, requests, started_ms = 0) => ({ node, at_ms, started_ms, requests });

@@ -13,7 +13,7 @@ export function pretty(payload) {
     // A number that JavaScript would round is shown as it was sent: then the text is left alone.
     const parsed = JSON.parse(payload.text);
     const again = JSON.stringify(parsed);
-    const isSame = again === payload.text.replace(/\s+(?=(?:[^"]*"[^"]*")*[^"]*$)/g, "");
+    const isSame = again === payload.text.replace(/("(?:\\.|[^"\\])*")|\s+/g, "$1"); // without white space
     return isSame || !/\d{16}|\d\.\d{15}|e[+-]?\d/i.test(payload.text) ? JSON.stringify(parsed, null, 2) : payload.text;
   } catch {
     return payload.text;
