@@ -36,6 +36,8 @@ _UNSERVED_CONFIGS: Final = (
     "overrideMetadata", "overrideRuleSet", "validateFields", "validateRules",
 )  # fmt: skip
 """Fields of a config that would change what the registry does, and would be lost silently beside a level."""
+_SERVED_POLICY: Final = ("compatibilityPolicy", "STRICT")
+"""The one of these that is what the registry does anyway."""
 
 
 class Change(NamedTuple):
@@ -203,7 +205,7 @@ class Changes:
         """PUT /config and /config/{subject}."""
         scope, text = call.scope, call.text("compatibility").upper()
         for name in _UNSERVED_CONFIGS:
-            if (value := call.body.get(name)) and value != "STRICT":
+            if (value := call.body.get(name)) and (name, value) != _SERVED_POLICY:
                 raise RegistryError(422, f"the config {name} is not served here: only compatibility is")
         if text not in set(Level):
             raise RegistryError(

@@ -244,7 +244,7 @@ async def test_configs_that_are_not_served_are_refused(client: Client) -> None:
         "compatibilityPolicy": "LENIENT",
         "overrideRuleSet": {"domainRules": []},
     }
-    for name, value in unserved.items():
+    for name, value in [*unserved.items(), ("alias", "STRICT")]:
         assert await client.code("PUT", "/config/s", {"compatibility": "FULL", name: value}) == 422, name
     assert await client.code("GET", "/config/s") == 40408
     said = {"compatibility": "FULL", "normalize": False, "alias": None, "compatibilityPolicy": "STRICT"}
