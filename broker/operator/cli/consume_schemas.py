@@ -4,6 +4,7 @@ The id of the schema is in the header that Confluent's serialisers write. Payloa
 they cannot harm more than that. What cannot be decoded stays as it is stored, and is told on standard error.
 """
 
+import json
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -79,7 +80,8 @@ class SchemaView:
             return data
         try:
             source = self._source(schema_id)
-            return data[HEADER_BYTES:] if source is None else self._decoded(schema_id, source, data[HEADER_BYTES:])
+            body = data[HEADER_BYTES:]
+            return _checked_json(body) if source is None else self._decoded(schema_id, source, body)
         except DecodeError as error:
             self._tell(
                 schema_id, f"{record.topic}-{record.partition}:{record.offset}, {part}: schema {schema_id}: {error}"
@@ -127,3 +129,12 @@ class SchemaView:
             return
         self._told.add(schema_id)
         click.echo(f"{failure}; shown as it is stored", err=True)
+
+
+def _checked_json(body: bytes) -> bytes:
+    """Return JSON as it is. Raises DecodeError: bytes without a header may begin with the id of a schema by chance."""
+    try:
+        json.loads(body.decode(), parse_int=str)  # an int has a limit of digits that JSON does not have
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"the payload is no JSON: {error}") from None
+    return body

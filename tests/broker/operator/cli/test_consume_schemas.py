@@ -126,6 +126,30 @@ def test_what_cannot_be_decoded_is_told_and_shown_as_it_is_stored(node: Broker, 
     assert count == "1 more could not be decoded"
 
 
+@pytest.mark.parametrize(
+    "rest", [b"\x01\x02\x03", b"\xff", b"{} {}", b"[" * 100_000], ids=["control", "not utf-8", "two", "deep"]
+)
+def test_bytes_that_have_the_id_of_a_json_schema_by_chance_are_whole(
+    node: Broker, ids: dict[str, int], rest: bytes
+) -> None:
+    topic, stored = f"chance-{rest[0]}-{len(rest)}", with_id(ids["json"], rest)
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+    producer.produce(topic, b"value", stored)
+    assert producer.flush(WAIT_S) == 0
+    done = run(node, topic, "--schema-registry", node.schema_registry_url, "--format", "%k")
+    assert (done.exit_code, done.stdout_bytes) == (0, stored), done.stderr
+    said = f"{topic}-0:0, key: schema {ids['json']}: the payload is no JSON: "
+    assert (done.stderr.startswith(said), len(done.stderr.splitlines())) == (True, 1), done.stderr
+
+
+def test_json_with_a_very_long_number_is_json(node: Broker, ids: dict[str, int]) -> None:
+    number = b"7" * 5_000
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+    producer.produce("digits", with_id(ids["json"], number))
+    assert producer.flush(WAIT_S) == 0
+    assert shown(node, "digits", "--format", "%v") == number.decode()
+
+
 def test_long_values_are_whole(node: Broker) -> None:
     text = "é\U0001f375" * 100_000
     with SchemaRegistryClient({"url": node.schema_registry_url}) as client:
