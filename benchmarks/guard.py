@@ -31,7 +31,7 @@ import uvloop
 from crc32c import crc32c
 from rich.table import Table
 
-from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLDS
 from anabranch.native import native_part
 from benchmarks.lab import callgrind
 from benchmarks.lab.hot_paths import HotPath, hot_paths
@@ -126,7 +126,7 @@ async def measure(options: argparse.Namespace, *, counting_in: Path | None = Non
         await lab.node.upkeep.manifests.ensure_current()
         # As in a serving node, and at the same points in each run.
         gc.freeze()
-        gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
+        gc.set_threshold(*CYCLE_THRESHOLDS)
         if counting_in is not None:
             return await count_instructions(paths, counting_in)
         return await time_paths(paths, lab, QUICK_ROUNDS if options.quick else ROUNDS)

@@ -23,7 +23,7 @@ from typing import cast
 
 import structlog
 
-from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLDS
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import StorageFull
@@ -456,7 +456,7 @@ PARTS = ("costs", "calls", "cold", "memory", "isolation", "s3")
 
 def measure(part: str, report: Report, sizes: Sizes) -> None:
     """Run one part."""
-    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)  # as a node does
+    gc.set_threshold(*CYCLE_THRESHOLDS)  # as a node does
     if part == "costs":
         asyncio.run(measure_costs(report))
     elif part == "calls":

@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 import uvloop
 
-from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.node_process import CYCLE_THRESHOLDS
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node
 from benchmarks.support import CONSOLE, Report, middle, parser
@@ -92,7 +92,7 @@ async def measure(rounds: int) -> Report:
             await lab.node.upkeep.manifests.ensure_current()
             nodes[ratio] = lab, [path for path in paths if "to each of" not in path.name]
         gc.freeze()
-        gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
+        gc.set_threshold(*CYCLE_THRESHOLDS)
         for at in range(rounds + 1):
             order = RATIOS if at % 2 else RATIOS[::-1]
             for number in range(len(nodes["off"][1])):
