@@ -18,7 +18,7 @@ from anabranch.tables.decoding import (
 from anabranch.tables.errors import SchemaError, UnknownSchemaError
 from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
-from anabranch.tables.requests import RAW, Asked, Finding, Part, Question
+from anabranch.tables.requests import RAW, Asked, Finding, Part, Question, Registry
 from anabranch.tables.schema import decode_schema, encode_schema, evolve
 from anabranch.tables.values import refuse_column
 
@@ -26,14 +26,14 @@ ZONE: Final = "UTC"
 """That of JSON's times without one."""
 
 
-def answer(question: Question, registries: Mapping[str, SchemaRegistry]) -> Finding:
-    """Return what a table's next shares are made with. `registries` are those of keys and values, by their URLs.
+def answer(question: Question, registries: Mapping[Registry, SchemaRegistry]) -> Finding:
+    """Return what a table's next shares are made with. `registries` are those of keys and values.
 
     Raises RegistryError if a registry does not answer, SchemaError and UnknownSchemaError.
     """
 
     def of(asked: Asked, before: Part | None) -> tuple[Part, pa.StructType | None]:
-        registry = None if asked.registry is None else registries[asked.registry.url]
+        registry = None if asked.registry is None else registries[asked.registry]
         part = find(asked, registry, before)
         decoder = decoder_of(part, registry)
         return part, None if decoder is None else decoder.kind

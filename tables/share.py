@@ -21,7 +21,7 @@ from anabranch.tables.blocks import BlockDecoder, RequestedBlock
 from anabranch.tables.decoding import Decoder
 from anabranch.tables.parts import decoder_of
 from anabranch.tables.registry import SchemaRegistry
-from anabranch.tables.requests import Part, Share, ShareReport
+from anabranch.tables.requests import Part, Registry, Share, ShareReport
 from anabranch.tables.rows import RECORD_SCHEMA, RowMaker
 from anabranch.tables.schema import KAFKA, decode_schema
 
@@ -44,14 +44,14 @@ _DISTINCT: Final = (f"{KAFKA}.value_raw", f"{KAFKA}.key_raw", "value")
 """Columns whose values are rarely repeated."""
 
 
-def make_share(share: Share, registries: Mapping[str, SchemaRegistry]) -> ShareReport:
-    """Write the file of a share. `registries` are those of its parts, by their URLs.
+def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> ShareReport:
+    """Write the file of a share. `registries` are those of its parts.
 
     Raises CorruptObject for damaged blocks, RegistryError if a registry does not answer, SchemaError, and OSError.
     """
 
     def decoder(part: Part) -> Decoder | None:
-        return decoder_of(part, None if part.registry is None else registries[part.registry.url])
+        return decoder_of(part, None if part.registry is None else registries[part.registry])
 
     schema = decode_schema(share.schema)
     maker = RowMaker(schema, decoder(share.value), decoder(share.key))

@@ -63,14 +63,14 @@ class Worker:
                 kind = "memory"
             return {"error": kind, "text": " ".join(str(error).split())[:ERROR_CHARS_MAX] or type(error).__name__}
 
-    def _registries(self, places: Iterable[Registry | None]) -> dict[str, SchemaRegistry]:
+    def _registries(self, places: Iterable[Registry | None]) -> dict[Registry, SchemaRegistry]:
         """Return clients of registries that know what they have answered before, but for what they did not have."""
         found = {}
         for place in filter(None, places):
             known = self._schemas.setdefault((place.url, place.credentials), {})
             if len(known) > SCHEMAS_MAX:
                 known.clear()
-            found[place.url] = SchemaRegistry(place.url, place.credentials, known)
+            found[place] = SchemaRegistry(place.url, place.credentials, known)
         return found
 
 

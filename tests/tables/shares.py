@@ -13,7 +13,7 @@ from anabranch.s3stream.object.format import IndexEntry, encode_block
 from anabranch.tables.parts import answer
 from anabranch.tables.ranges import AbortedTransaction, PartitionRange
 from anabranch.tables.registry import SchemaRegistry
-from anabranch.tables.requests import Asked, Finding, Question, Share, ShareReport
+from anabranch.tables.requests import Asked, Finding, Question, Registry, Share, ShareReport
 from anabranch.tables.share import make_share
 
 STREAM = 7
@@ -48,9 +48,9 @@ def question(value: Asked, key: Asked = RAW) -> Finding:
     return answer(Question(value, key), registries_of(value, key))
 
 
-def registries_of(*asked: Any) -> dict[str, SchemaRegistry]:
+def registries_of(*asked: Any) -> dict[Registry, SchemaRegistry]:
     """Return clients of the registries."""
-    return {each.registry.url: SchemaRegistry(each.registry.url) for each in asked if each.registry is not None}
+    return {each.registry: SchemaRegistry(each.registry.url) for each in asked if each.registry is not None}
 
 
 def share_of(

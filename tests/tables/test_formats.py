@@ -100,7 +100,7 @@ def test_protobuf_by_the_newest_schema(tmp_path: Path) -> None:
         file.message_type.add(name="Other")
         server.add("t-value", "message ...", "PROTOBUF", serialized=file.SerializeToString())
         # A further message does not change which one it is.
-        found = answer(Question(asked(server), RAW, None, part), {server.url: SchemaRegistry(server.url)})
+        found = answer(Question(asked(server), RAW, None, part), {Registry(server.url): SchemaRegistry(server.url)})
         data = registered_set(SchemaRegistry(server.url).latest("t-value", protobuf=True))
         body = GetMessageClass(find_message(data, "air.Flight"))(carrier="UA").SerializeToString()
         values = [with_id(first, b"\0" + body), with_id(first, b"\x02\x02"), with_id(first, b"\0\xff"), b"\0", None]
@@ -155,7 +155,8 @@ def test_without_a_subject_values_stay_as_they_are_until_there_is_one(tmp_path: 
         assert "has no /subjects/t-value" in rows[0]["_kafka"]["error"]
         server.add("t-value", FLIGHT)
         found = answer(
-            Question(asked(server), RAW, before.schema, before.value), {server.url: SchemaRegistry(server.url)}
+            Question(asked(server), RAW, before.schema, before.value),
+            {Registry(server.url): SchemaRegistry(server.url)},
         )
     assert found.added == ["carrier", "delay"]
 
@@ -172,7 +173,7 @@ def test_without_a_subject_keys_have_no_column_until_there_is_one(tmp_path: Path
         assert "has no /subjects/t-key" in rows[0]["_kafka"]["error"]
         assert rows[1]["_kafka"]["error"] is None
         server.add("t-key", FLIGHT)
-        registries = {server.url: SchemaRegistry(server.url)}
+        registries = {Registry(server.url): SchemaRegistry(server.url)}
         found = answer(Question(RAW, keys, before.schema, before.value, before.key), registries)
         assert (found.added, found.unfit) == (["_kafka.key"], [])
         _, rows = made(share_of(tmp_path, [batch], found))

@@ -169,6 +169,16 @@ def test_a_bad_schema_or_registry_stops_only_what_needs_it(columns: ColumnProces
     assert columns.make(share).rows == 100
 
 
+@pytest.mark.parametrize("logins", [("me:wrong", "me:secret"), ("me:secret", "me:wrong")])
+def test_keys_and_values_have_logins_of_their_own_at_one_registry(logins: tuple[str, str]) -> None:
+    with running_registry() as server:
+        server.credentials = "me:secret"
+        server.add("t", {"type": "record", "name": "T", "fields": []})
+        value, key = (Asked("avro", registry=Registry(server.url, login), subject="t") for login in logins)
+        refused = worker.Worker().answer({"find": Question(value, key).to_json()})
+        assert (refused.get("error"), "answers 401" in refused.get("text", "")) == ("registry", True)
+
+
 def test_a_process_that_is_closed_under_a_request_says_so(columns: ColumnProcess, share: Share) -> None:
     errors: list[ColumnsError] = []
 
