@@ -22,6 +22,8 @@ TIMEOUT_S = 10
 REFERENCES_MAX = 100
 UNKNOWN_MAX = 100
 """Ids that the registry does not have, after which further ones are not looked up: records may name any number."""
+REFERENCE_FIELDS = {"name", "subject", "version"}
+ANSWER_BYTES_MAX = 16 << 20
 ERROR_BYTES_MAX = 64 << 10
 HEADER_BYTES = 5
 """Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
@@ -62,8 +64,9 @@ class SchemaRegistry:
 
     def latest(self, subject: str, *, protobuf: bool = False) -> RegisteredSchema:
         """Return the newest version of a subject. Raises RegistryError and UnknownSchemaError."""
-        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
-        schema_id = int(answer["id"])
+        place = f"/subjects/{quote(subject, safe='')}/versions/latest"
+        answer = self._get(place)
+        schema_id = self._id_of(answer, place)
         return self._known.get((schema_id, protobuf)) or self._complete(schema_id, answer, protobuf=protobuf)
 
     def by_id(self, schema_id: int, *, protobuf: bool = False) -> RegisteredSchema:
@@ -84,29 +87,41 @@ class SchemaRegistry:
         # Only protobuf has a serialised form: a registry may fail when it is asked for that of another kind.
         serialised = protobuf and kind == "PROTOBUF"
         references: dict[str, str] = {}
-        self._collect(answer.get("references") or [], references, protobuf=serialised)
-        text = str(answer["schema"])
+        self._collect(answer.get("references") or [], references, set(), protobuf=serialised)
+        text: str = answer["schema"]
         if serialised:
-            text = str(self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"])
+            text = self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"]
         found = RegisteredSchema(schema_id, kind, text, tuple(references.items()))
         for each in (protobuf,) if kind == "PROTOBUF" else (False, True):
             self._known[schema_id, each] = found
         return found
 
-    def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], *, protobuf: bool) -> None:
+    def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], seen: set[str], *, protobuf: bool) -> None:
+        """Add those that are referred to, each after its own. `seen` are those that are found, or being looked up."""
         for reference in wanted:
             name = str(reference["name"])
-            if name in found:
+            if name in seen:
                 continue
-            if len(found) >= REFERENCES_MAX:
+            if len(seen) >= REFERENCES_MAX:
                 raise RegistryError(f"{self.url}: a schema refers to more than {REFERENCES_MAX} others")
+            seen.add(name)
             place = f"/subjects/{quote(str(reference['subject']), safe='')}/versions/{reference['version']}"
             answer = self._get(place)
-            self._collect(answer.get("references") or [], found, protobuf=protobuf)
-            text = self._get(f"/schemas/ids/{answer['id']}?format=serialized") if protobuf else answer
-            found[name] = str(text["schema"])
+            self._collect(answer.get("references") or [], found, seen, protobuf=protobuf)
+            if protobuf:
+                answer = self._get(f"/schemas/ids/{self._id_of(answer, place)}?format=serialized")
+            found[name] = answer["schema"]
+
+    def _id_of(self, answer: dict[str, Any], place: str) -> int:
+        if not isinstance(found := answer.get("id"), int):
+            raise self._foreign("id", place)
+        return found
+
+    def _foreign(self, lacks: str, place: str) -> RegistryError:
+        return RegistryError(f"{self.url} is no schema registry: it has no {lacks} at {place}")
 
     def _get(self, path: str) -> dict[str, Any]:
+        """Return an answer with a schema, and with references if it has any, whose fields are there."""
         headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
         request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the user names the URL
         if self.credentials:
@@ -114,7 +129,7 @@ class SchemaRegistry:
         try:
             opener = build_opener(_NoRedirects, HTTPSHandler(context=self.context))
             with opener.open(request, timeout=TIMEOUT_S) as response:
-                answer = json.load(response)
+                body = response.read(ANSWER_BYTES_MAX + 1)
         except HTTPError as error:
             with error:
                 if error.code == 404 and _is_of_registry(error.read(ERROR_BYTES_MAX)):
@@ -122,11 +137,24 @@ class SchemaRegistry:
                 place = error.headers.get("Location")
                 advice = f" and points to {place}: set the URL of the registry itself" if place else ""
                 raise RegistryError(f"the schema registry {self.url} answers {error.code} to {path}{advice}") from None
-        except (URLError, HTTPException, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError) as error:  # ValueError: of the URL
             reason = error.reason if isinstance(error, URLError) else error
             raise RegistryError(f"the schema registry {self.url} does not answer: {reason}") from None
-        if not isinstance(answer, dict) or "schema" not in answer:
-            raise RegistryError(f"{self.url} is no schema registry: it has no schema at {path}")
+        if len(body) > ANSWER_BYTES_MAX:
+            raise RegistryError(
+                f"the schema registry {self.url} answers with more than {ANSWER_BYTES_MAX:,} bytes to {path}"
+            )
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._foreign("JSON", path) from None
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise self._foreign("schema", path)
+        references = answer.get("references") or []
+        if not isinstance(references, list) or not all(
+            isinstance(each, dict) and each.keys() >= REFERENCE_FIELDS for each in references
+        ):
+            raise self._foreign("references", path)
         return answer
 
 
@@ -134,7 +162,7 @@ def _is_of_registry(body: bytes) -> bool:
     """Return whether the body of a 404 is that of a registry: other servers do not know the path at all."""
     try:
         return "error_code" in json.loads(body)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return False
 
 
