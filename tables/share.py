@@ -7,8 +7,9 @@ a batch's decompressed records, of some thousand rows, and of a row group.
 import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,7 @@ _DISTINCT: Final = (f"{KAFKA}.value_raw", f"{KAFKA}.key_raw", "value")
 
 
 def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> ShareReport:
-    """Write the file of a share. `registries` are those of its parts.
+    """Write the file of a share, which is removed again after an error. `registries` are those of its parts.
 
     Raises CorruptObject for damaged blocks, RegistryError if a registry does not answer, SchemaError, and OSError.
     """
@@ -56,7 +57,19 @@ def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> S
     schema = decode_schema(share.schema)
     maker = RowMaker(schema, decoder(share.value), decoder(share.key))
     report = ShareReport()
-    with Path(share.target).open("wb") as sink, _writer(sink, schema, share.codec) as writer:
+    target = Path(share.target)
+    with ExitStack() as undo, target.open("wb") as sink:
+        undo.callback(target.unlink, missing_ok=True)
+        _write(share, sink, maker, schema, report)
+        sink.flush()
+        with target.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as made:
+            report.size_bytes, report.crc = len(made), crc32c(made)
+        undo.pop_all()
+    return report
+
+
+def _write(share: Share, sink: BinaryIO, maker: RowMaker, schema: pa.Schema, report: ShareReport) -> None:
+    with _writer(sink, schema, share.codec) as writer:
         group: list[pa.RecordBatch] = []
         size = 0
         for records in _slices(share):
@@ -70,9 +83,6 @@ def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> S
         _write_group(writer, group, schema)
         place = share.range._asdict()
         writer.add_key_value_metadata({RANGE: json.dumps({name: place[name] for name in PLACE})})
-    with Path(share.target).open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as made:
-        report.size_bytes, report.crc = len(made), crc32c(made)
-    return report
 
 
 def _slices(share: Share) -> Iterator[pa.RecordBatch]:

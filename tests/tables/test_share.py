@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, write_crc
 from anabranch.protocol.compression import Compression, compress
 from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.s3stream.errors import CorruptObject
 from anabranch.tables import blocks
 from anabranch.tables.errors import NotDecodableError
 from anabranch.tables.json_schema import json_schema_type
@@ -23,7 +24,7 @@ from anabranch.tables.json_values import json_reader
 from anabranch.tables.ranges import AbortedTransaction
 from anabranch.tables.requests import Asked, Share
 from anabranch.tables.schema import field_ids
-from anabranch.tables.share import RANGE
+from anabranch.tables.share import RANGE, make_share
 from tests.tables.shares import RAW, file_schema, made, question, share_of
 
 DEEP = {"type": "object", "properties": {"y": {"type": "number"}}}
@@ -304,3 +305,13 @@ def test_json_without_a_schema_is_a_column_of_texts(tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == [GOOD.decode(), None, None, None, ' {"a": 1}\n', None]
     assert [row["_kafka"]["error"] is None for row in rows] == [True, True, False, False, True, False]
     assert rows[2]["_kafka"]["value_raw"] == b"[]"
+
+
+def test_nothing_is_left_of_a_share_of_damaged_blocks(tmp_path: Path) -> None:
+    share = share_of(tmp_path, [bytes(build_batch([Record(None, GOOD, 5)]))], question(JSON, RAW))
+    with Path(share.source).open("r+b") as file:
+        file.seek(share.blocks[0].position + 100)
+        file.write(b"?")
+    with pytest.raises(CorruptObject):
+        make_share(share, {})
+    assert not Path(share.target).exists()
