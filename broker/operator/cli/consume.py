@@ -162,16 +162,16 @@ def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: i
     left = limit
     with read:
         for stored in read.batches():
-            records = decode(stored)
-            chosen = shown.select(records)
-            is_last = left is not None and len(chosen) >= left
-            if is_last:
-                chosen = chosen[:left]
-                records = records[: records.index(chosen[-1]) + 1]  # those behind the last one are not read
-            output.write(b"".join(map(writer, chosen)))
-            read.done(records)
+            position = 0
+            while position < len(stored) and left != 0:
+                # As many as may be shown at most: those behind the last one are neither read nor decoded.
+                records = decode(stored[position : None if left is None else position + left])
+                chosen = shown.select(records)
+                output.write(b"".join(map(writer, chosen)))
+                read.done(records)
+                position += len(records)
+                left = None if left is None else left - len(chosen)
             output.flush()
             read.flushed()
-            if is_last:
+            if left == 0:
                 return
-            left = None if left is None else left - len(chosen)

@@ -142,6 +142,15 @@ def test_bytes_that_have_the_id_of_a_json_schema_by_chance_are_whole(
     assert (done.stderr.startswith(said), len(done.stderr.splitlines())) == (True, 1), done.stderr
 
 
+def test_what_is_behind_the_limit_is_not_decoded(node: Broker, ids: dict[str, int]) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+    for value in (b"one", b"other", b"one", with_id(ids["avro"], b"\x0e\x0e")):
+        producer.produce("limited", value, partition=0)
+    assert producer.flush(WAIT_S) == 0
+    assert shown(node, "limited", "--format", "raw", "--limit", "3") == "one\nother\none\n"
+    assert shown(node, "limited", "--format", "raw", "--limit", "2", "--contains", "one") == "one\none\n"
+
+
 def test_json_with_a_very_long_number_is_json(node: Broker, ids: dict[str, int]) -> None:
     number = b"7" * 5_000
     producer = Producer({"bootstrap.servers": node.bootstrap_servers})
