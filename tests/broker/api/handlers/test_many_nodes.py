@@ -35,6 +35,7 @@ from anabranch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
+from tests.support.unheard import stop_hearing
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -305,19 +306,12 @@ async def test_clients_reach_partitions_on_all_nodes_through_any(nodes: list[Nod
     assert sorted(found) == sorted((number % 6, str(number).encode()) for number in range(60))
 
 
-class Unheard(asyncio.Event):
-    """An event that never happens, also for a loop that has just dealt with the one before and waits for this one."""
-
-    def set(self) -> None:
-        pass
-
-
 async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = nodes
     monkeypatch.setattr(commands, "OPENED_ELSEWHERE_S", 0.1)  # it would wait in vain
-    second.serving.membership._woken = Unheard()  # noqa: SLF001 - it hears of no change by itself
+    await stop_hearing(second)
     led_by_first = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[led_by_first])
     grown = CreatePartitionsTopic(name="t", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])])
