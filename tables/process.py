@@ -7,10 +7,8 @@ given up.
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any, Final
 
 from anabranch import child
@@ -43,11 +41,8 @@ class ColumnProcess:
         """Raises MissingExtra."""
         if not is_installed("tables"):
             raise missing("a topic that is a table", "pyarrow", "tables")
-        self._memory_bytes_max = memory_bytes_max
-        self._process: subprocess.Popen[bytes] | None = None
-        self._using = Lock()
-        """Held while the process is used, started or stopped."""
-        self._is_closed = False
+        command = [sys.executable, "-m", "anabranch.tables.worker", str(memory_bytes_max)]
+        self._child = child.Child(command, {**os.environ, **_ENVIRONMENT})
         self.cpu_s = 0.0
         """CPU time of all answers."""
 
@@ -62,19 +57,15 @@ class ColumnProcess:
     @property
     def process_id(self) -> int | None:
         """Id of the process; None if none runs."""
-        return None if self._process is None else self._process.pid
+        return self._child.process_id
 
     def close(self) -> None:
         """End the process, and start no other one."""
-        self._is_closed = True
-        if process := self._process:
-            process.kill()  # which ends the request under way
-        with self._using:
-            self._stop()
+        self._child.close()
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         body = json.dumps(request).encode()
-        with self._using:
+        with self._child.using:
             answer = self._answer(body)
         self.cpu_s += answer["seconds"]
         if "error" in answer:
@@ -86,29 +77,16 @@ class ColumnProcess:
         for _ in range(ATTEMPTS):
             try:
                 answer = child.exchange(
-                    self._running(), body, what="share", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
+                    self._child.running(), body, what="share", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
                 )
             except OSError as error:
-                status = self._stop()
-                if self._is_closed:
+                status = self._child.stop()
+                if self._child.is_closed:
                     break
                 reason = f"{error}, with status {status}"
             else:
                 found: dict[str, Any] = json.loads(answer)
                 return found
-        if self._is_closed:
+        if self._child.is_closed:
             raise ColumnsError("stopped", "the node is stopping")
         raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this share: the last one because {reason}")
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._is_closed:
-            raise OSError("closed")
-        if self._process is None:
-            command = [sys.executable, "-m", "anabranch.tables.worker", str(self._memory_bytes_max)]
-            self._process = child.start(command, {**os.environ, **_ENVIRONMENT})
-        return self._process
-
-    def _stop(self) -> int | None:
-        """End the process; return its status, which shows whether it had ended by itself."""
-        process, self._process = self._process, None
-        return None if process is None else child.stop(process)

@@ -3,9 +3,50 @@
 import os
 import select
 import subprocess
+from collections.abc import Mapping, Sequence
+from threading import Lock
 
 
-def start(command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+class Child:
+    """A process that is started for the first request and kept. Used in one thread at a time; `close` in any."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Note how it is started; the environment is that of this process if none is given."""
+        self._command = command
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self.using = Lock()
+        """Held while the process is used, started or stopped."""
+        self.is_closed = False
+
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process; None if none runs."""
+        return None if self._process is None else self._process.pid
+
+    def running(self) -> subprocess.Popen[bytes]:
+        """Return the process, started if none runs. Raises OSError if it is closed."""
+        if self.is_closed:
+            raise OSError("closed")
+        if self._process is None:
+            self._process = start(self._command, self._environment)
+        return self._process
+
+    def stop(self) -> int | None:
+        """End the process; return its status, which shows whether it had ended by itself."""
+        process, self._process = self._process, None
+        return None if process is None else stop(process)
+
+    def close(self) -> None:
+        """End the process, and start no other one."""
+        self.is_closed = True
+        if process := self._process:
+            process.kill()  # which ends the request under way
+        with self.using:
+            self.stop()
+
+
+def start(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a process that answers requests on its standard input."""
     return subprocess.Popen(
         command,

@@ -13,7 +13,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from anabranch import child
@@ -70,12 +69,8 @@ class SchemaDecoder:
 
     def __init__(self, characters_max: int) -> None:
         """Shorten texts to a number of characters."""
-        self._characters_max = characters_max
         self._answer_bytes_max = max(ANSWER_BYTES_MAX, CHARACTER_BYTES_MAX * characters_max)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._using = Lock()
-        """Held while the process is used, started or stopped."""
-        self._is_closed = False
+        self._child = child.Child([sys.executable, "-I", str(_PROGRAM), str(characters_max)])
         self.cpu_s = 0.0
         """CPU time of all answers."""
         self._missing = {kind for kind in get_args(SchemaKind) if not is_installed(kind.lower())}
@@ -100,47 +95,29 @@ class SchemaDecoder:
     @property
     def process_id(self) -> int | None:
         """Id of the process; None if none runs."""
-        return None if self._process is None else self._process.pid
+        return self._child.process_id
 
     def close(self) -> None:
         """End the process, and start no other one."""
-        self._is_closed = True
-        if process := self._process:
-            process.kill()  # which ends the request under way
-        with self._using:
-            self._stop()
+        self._child.close()
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        with self._using:
+        with self._child.using:
             try:
                 body = json.dumps(request).encode()
-                answer: dict[str, Any] = exchange(self._running(), body, self._answer_bytes_max)
+                answer: dict[str, Any] = exchange(self._child.running(), body, self._answer_bytes_max)
             except OSError as error:
-                status = self._stop()
-                if self._is_closed:
+                status = self._child.stop()
+                if self._child.is_closed:
                     raise DecoderStopped(STOPPING) from None
                 reason = f"it took longer than {CPU_S:g} s over this payload" if status == -signal.SIGPROF else error
                 raise DecoderStopped(f"the decoder was stopped: {reason}") from None
             self.cpu_s += answer["seconds"]
             if answer["worn"]:
-                self._stop()
+                self._child.stop()
         if "error" in answer:
             raise DecodeError(answer["error"])
         return answer
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._is_closed:
-            raise DecoderStopped(STOPPING)
-        if self._process is None:
-            self._process = child.start([sys.executable, "-I", str(_PROGRAM), str(self._characters_max)])
-        return self._process
-
-    def _stop(self) -> int | None:
-        """End the process; return its status, which shows whether it had ended by itself."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        return child.stop(process)
 
 
 def exchange(process: subprocess.Popen[bytes], body: bytes, answer_bytes_max: int) -> Any:
