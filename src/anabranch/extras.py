@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tables": ("pyarrow", "numpy", "fastavro", "google.protobuf"),
+    "tables": ("pyarrow", "pyiceberg", "numpy", "fastavro", "google.protobuf"),
     "s3": ("aiobotocore", "botocore"),
     "postgres": ("psycopg",),
     "console": ("aiohttp", "prometheus_client", "pydantic_core", "pydantic"),
