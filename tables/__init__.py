@@ -4,10 +4,12 @@ The room stands between `s3stream`, whose blocks it reads, and those who make ta
 tables, and `spark`, for pipelines and the direct source. One set of rules decides for both what a value is, so it knows
 Arrow's types only, not Spark's. Its packages are optional: `anabranch.extras` names the extra.
 
-    blocks     blocks of objects to Arrow batches of records, as READ_COMMITTED shows them (records, ranges)
+    blocks     blocks of objects to Arrow batches of records, as READ_COMMITTED shows them (records, ranges,
+               transactions)
     decoding   values to data or an error each (values), in JSON (json_columns, json_blocks, json_values, json_schema),
                Avro and protobuf, with schemas of a registry
     schema     columns of a table and their ids, which follow the schemas of values (conform)
     rows       records to rows of a table
     share      the rows of some blocks to a Parquet file (requests, parts), in a process of its own (process, worker)
+    upkeep     what a node does for the tables of its topics
 """

@@ -13,8 +13,8 @@ from anabranch.s3stream.model import RangeLocation, StreamInfo, object_key
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.spark.direct.options import EARLIEST, LATEST, DataLossError, OffsetBound, OptionError, ReadOptions
 from anabranch.spark.direct.plan import ObjectSlice
-from anabranch.spark.direct.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.ranges import PartitionRange
+from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 
 if TYPE_CHECKING:  # slow to import, and tasks do not need it
     from anabranch.s3stream.catalog.catalog import Catalog

@@ -10,8 +10,8 @@ from anabranch.broker.kafka.partitions.snapshot import SNAPSHOT_VERSION
 from anabranch.broker.kafka.partitions.transactions import PartitionTransactions
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.model import StreamInfo
-from anabranch.spark.direct.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.ranges import AbortedTransaction
+from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 
 
 def stream(snapshot: bytes, start: int = 0, end: int = 100) -> StreamInfo:

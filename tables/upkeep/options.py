@@ -1,0 +1,117 @@
+"""Configs of a topic that is a table, by their names, and what they ask for."""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+from anabranch.s3stream.catalog.table_values import TableRetention
+from anabranch.tables.requests import Asked, Registry
+
+Format = Literal["raw", "json", "avro", "protobuf", "auto"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+RETENTIONS: Final[Mapping[str, TableRetention]] = {"topic": TableRetention.TOPIC, "keep": TableRetention.KEEP}
+ENABLE: Final = "table.enable"
+COMMIT_INTERVAL_MS: Final = "table.commit.interval.ms"
+TARGET_FILE_BYTES: Final = "table.target.file.bytes"
+SNAPSHOT_RETENTION_MS: Final = "table.snapshot.retention.ms"
+RETENTION: Final = "table.retention"
+DEFAULTS: Final[Mapping[str, str]] = {
+    ENABLE: "false",
+    "table.value": "raw",
+    "table.value.schema": "",
+    "table.value.subject": "",
+    "table.value.message": "",
+    "table.key": "raw",
+    "table.key.schema": "",
+    "table.key.subject": "",
+    "table.key.message": "",
+    COMMIT_INTERVAL_MS: "60000",
+    TARGET_FILE_BYTES: "268435456",
+    SNAPSHOT_RETENTION_MS: "86400000",
+    RETENTION: "topic",
+}
+"""Names of all configs of tables, and their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """Configs of a topic's keys or values."""
+
+    format: Format = "raw"
+    schema: str = ""
+    """Text of a schema file: JSON Schema or `.avsc`; protobuf: a descriptor set in base64. Empty: the registry's."""
+    subject: str = ""
+    """Subject in the registry; empty: that of TopicNameStrategy."""
+    message: str = ""
+    """protobuf: full name of the message; empty: the first one."""
+
+    @classmethod
+    def parse(cls, prefix: str, value: Callable[[str], str]) -> "PartOptions":
+        """Return the options with the names `prefix`, `prefix.schema`, ... Raises ValueError, with the reason."""
+        found = value(prefix)
+        if found not in FORMATS:
+            raise ValueError(f"{prefix}={found}: expected one of {', '.join(FORMATS)}")
+        options = cls(
+            cast("Format", found), value(f"{prefix}.schema"), value(f"{prefix}.subject"), value(f"{prefix}.message")
+        )
+        if options.schema and found in {"raw", "auto"}:
+            raise ValueError(f"{prefix}.schema: set, but {prefix}={found} uses none: name the format of the schema")
+        try:
+            options.schema_bytes()
+        except binascii.Error as error:
+            raise ValueError(f"{prefix}.schema: expected a descriptor set in base64: {error}") from None
+        return options
+
+    def schema_bytes(self) -> bytes | None:
+        """Return the contents of the schema file; None: there is none. Raises binascii.Error."""
+        if not self.schema:
+            return None
+        return base64.b64decode(self.schema, validate=True) if self.format == "protobuf" else self.schema.encode()
+
+    def asked(self, default_subject: str, registry: Registry | None) -> Asked:
+        """Return what a worker is asked for. JSON is looked up in the registry only if a subject is named."""
+        is_registered = self.format in {"avro", "protobuf", "auto"} or (self.format == "json" and self.subject)
+        return Asked(
+            self.format,
+            self.schema_bytes(),
+            registry if is_registered and not self.schema else None,
+            self.subject or default_subject,
+            self.message or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """The configs of a topic that is a table, parsed."""
+
+    value: PartOptions
+    key: PartOptions
+    commit_interval_ms: int
+    """Longest time that a committed record waits for its snapshot."""
+    target_file_bytes: int
+    """Size of the data files that joins lead to."""
+    snapshot_retention_ms: int
+    """Time for which a snapshot stays after another one has replaced it."""
+    retention: TableRetention
+
+    @classmethod
+    def parse(cls, value: Callable[[str], str]) -> "TableOptions | None":
+        """Return the options of a topic, given the values of its configs by name; None: it is no table.
+
+        Raises ValueError, with the config's name and the reason.
+        """
+        if value(ENABLE).strip().lower() != "true":
+            return None
+        retention = value(RETENTION)
+        if retention not in RETENTIONS:
+            raise ValueError(f"{RETENTION}={retention}: expected one of {', '.join(RETENTIONS)}")
+        return cls(
+            PartOptions.parse("table.value", value),
+            PartOptions.parse("table.key", value),
+            int(value(COMMIT_INTERVAL_MS)),
+            int(value(TARGET_FILE_BYTES)),
+            int(value(SNAPSHOT_RETENTION_MS)),
+            RETENTIONS[retention],
+        )

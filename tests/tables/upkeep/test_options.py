@@ -1,0 +1,79 @@
+"""Parsing of the configs of topics that are tables."""
+
+import base64
+from collections.abc import Mapping
+
+import pytest
+
+from anabranch.s3stream.catalog.table_values import TableRetention
+from anabranch.tables.requests import Asked, Registry
+from anabranch.tables.upkeep.options import DEFAULTS, PartOptions, TableOptions
+
+REGISTRY = Registry("http://registry")
+
+
+def parse(configs: Mapping[str, str]) -> TableOptions | None:
+    return TableOptions.parse(lambda name: configs.get(name, DEFAULTS[name]))
+
+
+def test_a_topic_is_no_table_until_it_is_asked_for() -> None:
+    assert parse({}) is None
+    assert parse({"table.value": "avro"}) is None
+    found = parse({"table.enable": "true"})
+    assert found == TableOptions(
+        PartOptions(), PartOptions(), 60_000, 256 << 20, 24 * 60 * 60_000, TableRetention.TOPIC
+    )
+
+
+def test_every_config_counts() -> None:
+    found = parse(
+        {
+            "table.enable": "true",
+            "table.value": "protobuf",
+            "table.value.schema": base64.b64encode(b"descriptors").decode(),
+            "table.value.message": "shop.Order",
+            "table.key": "avro",
+            "table.key.subject": "keys",
+            "table.commit.interval.ms": "1000",
+            "table.target.file.bytes": "2000",
+            "table.snapshot.retention.ms": "3000",
+            "table.retention": "keep",
+        }
+    )
+    assert found is not None
+    assert found.value.asked("orders-value", REGISTRY) == Asked(
+        "protobuf", b"descriptors", None, "orders-value", "shop.Order"
+    )
+    assert found.key.asked("orders-key", REGISTRY) == Asked("avro", None, REGISTRY, "keys")
+    assert (found.commit_interval_ms, found.target_file_bytes, found.snapshot_retention_ms) == (1000, 2000, 3000)
+    assert found.retention is TableRetention.KEEP
+
+
+@pytest.mark.parametrize(
+    ("part", "registry"),
+    [
+        (PartOptions("raw"), None),
+        (PartOptions("json"), None),
+        (PartOptions("json", subject="mine"), REGISTRY),
+        (PartOptions("json", schema="{}", subject="mine"), None),
+        (PartOptions("avro"), REGISTRY),
+        (PartOptions("auto"), REGISTRY),
+    ],
+)
+def test_only_those_with_a_registered_schema_ask_the_registry(part: PartOptions, registry: Registry | None) -> None:
+    assert part.asked("orders-value", REGISTRY).registry == registry
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"table.value": "xml"}, "table.value=xml: expected one of raw, json, avro, protobuf, auto"),
+        ({"table.value.schema": "{}"}, "table.value.schema: set, but table.value=raw uses none"),
+        ({"table.key": "auto", "table.key.schema": "{}"}, "table.key.schema: set, but table.key=auto uses none"),
+        ({"table.value": "protobuf", "table.value.schema": "a-"}, "table.value.schema: expected a descriptor set in"),
+        ({"table.retention": "delete"}, "table.retention=delete: expected one of topic, keep"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(configs: Mapping[str, str], reason: str) -> None:
+    with pytest.raises(ValueError, match="^" + reason):
+        parse({"table.enable": "true", **configs})
