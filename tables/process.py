@@ -14,6 +14,7 @@ from typing import Any, Final
 from anabranch import child
 from anabranch.extras import is_installed, missing
 from anabranch.tables.requests import Finding, Question, Share, ShareReport
+from anabranch.tables.snapshots import Join, SnapshotReport, SnapshotRequest
 
 MEMORY_BYTES_MAX: Final = 1 << 30
 TIMEOUT_S: Final = 600.0
@@ -50,9 +51,17 @@ class ColumnProcess:
         """Write the file of a share. Raises ColumnsError."""
         return ShareReport(**self._ask({"share": share.to_json()})["report"])
 
+    def join(self, join: Join) -> ShareReport:
+        """Write the file of a join. Raises ColumnsError."""
+        return ShareReport(**self._ask({"join": join.to_json()})["report"])
+
     def find(self, question: Question) -> Finding:
         """Return what a table's next shares are made with. Raises ColumnsError."""
         return Finding.from_json(self._ask({"find": question.to_json()})["found"])
+
+    def write_snapshot(self, request: SnapshotRequest) -> SnapshotReport:
+        """Write manifest, manifest list and metadata.json of a table's next version. Raises ColumnsError."""
+        return SnapshotReport.from_json(self._ask({"snapshot": request.to_json()})["written"])
 
     @property
     def process_id(self) -> int | None:
@@ -65,19 +74,20 @@ class ColumnProcess:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         body = json.dumps(request).encode()
+        (what,) = request
         with self._child.using:
-            answer = self._answer(body)
+            answer = self._answer(body, what)
         self.cpu_s += answer["seconds"]
         if "error" in answer:
             raise ColumnsError(answer["error"], answer["text"])
         return answer
 
-    def _answer(self, body: bytes) -> dict[str, Any]:
+    def _answer(self, body: bytes, what: str) -> dict[str, Any]:
         reason = ""
         for _ in range(ATTEMPTS):
             try:
                 answer = child.exchange(
-                    self._child.running(), body, what="share", timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
+                    self._child.running(), body, what=what, timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
                 )
             except OSError as error:
                 status = self._child.stop()
@@ -89,4 +99,4 @@ class ColumnProcess:
                 return found
         if self._child.is_closed:
             raise ColumnsError("stopped", "the node is stopping")
-        raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this share: the last one because {reason}")
+        raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this {what}: the last one because {reason}")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from anabranch.s3stream.object.format import IndexEntry
-from anabranch.tables.ranges import AbortedTransaction, PartitionRange
+from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.registry import RegisteredSchema
 
 
@@ -160,7 +160,7 @@ class Share:
         return {
             "source": self.source,
             "blocks": [list(each) for each in self.blocks],
-            "range": [*self.range[:4], [list(each) for each in self.range.aborted]],
+            "range": self.range.to_json(),
             "schema": self.schema,
             "value": self.value.to_json(),
             "key": self.key.to_json(),
@@ -171,16 +171,15 @@ class Share:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Share":
         """Return what `to_json` was given."""
-        topic, partition, start, end, aborted = found["range"]
         parts = {name: Part.from_json(found[name]) for name in ("value", "key")}
         blocks = [IndexEntry(*each) for each in found["blocks"]]
-        wanted = PartitionRange(topic, partition, start, end, tuple(AbortedTransaction(*each) for each in aborted))
+        wanted = PartitionRange.from_json(found["range"])
         return cls(**dict(found) | parts | {"blocks": blocks, "range": wanted})
 
 
 @dataclass(slots=True)
 class ShareReport:
-    """Report of a share that was made."""
+    """Report of a file that was made."""
 
     rows: int = 0
     errors: int = 0
@@ -190,6 +189,8 @@ class ShareReport:
     size_bytes: int = 0
     crc: int = 0
     """CRC32C of the file."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Statistics for the manifest that will name the file: see `metrics.file_metrics`."""
 
 
 def _registry(found: Mapping[str, Any]) -> Registry | None:

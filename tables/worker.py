@@ -7,6 +7,8 @@ Requests and answers are JSON, each after its length in 4 bytes (big endian), on
 
     {"share": {...}} -> {"report": {...}}     see `requests.Share` and `requests.ShareReport`
     {"find": {...}} -> {"found": {...}}       see `requests.Question` and `requests.Finding`
+    {"join": {...}} -> {"report": {...}}      see `snapshots.Join`
+    {"snapshot": {...}} -> {"written": {...}} see `snapshots.SnapshotRequest` and `snapshots.SnapshotReport`
 
 An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KINDS`, or `internal`: only what was
 asked for is not done. Each has the CPU time that it took in `seconds`.
