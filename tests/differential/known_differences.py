@@ -63,6 +63,7 @@ ONE_METADATA_VERSION = "There is no metadata log. metadata.version has one level
 ONLY_SERVED_FEATURES = "Only features that are served are named."
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
 NAMED_STORES = "storage.policy, which selects the object store of a topic, is a config."
+TABLES = "Configs whose names begin with table. make a topic a table."
 GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
 CHANGE_NUMBERS = "The offset of the catalog is the number of the last change that other nodes must see."
@@ -86,6 +87,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "throttled_changes": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+        Known("*", "*.table.*", TABLES, kafka=ABSENT),
     ),
     "api_versions": (
         Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
@@ -114,12 +116,14 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "create_topics": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+        Known("*", "*.table.*", TABLES, kafka=ABSENT),
         Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
         Known("factor *", "topics.*.error_message", NO_CORDON),
     ),
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+        Known("*", "*.table.*", TABLES, kafka=ABSENT),
     ),
     "produce_good": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
     "produce_bad": (
@@ -178,6 +182,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
             False,
         ),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+        Known("*", "*.table.*", TABLES, kafka=ABSENT),
         Known("unknown group v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
     ),
     "group_configs": (Known("all of its configs v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),),

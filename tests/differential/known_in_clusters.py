@@ -15,6 +15,7 @@ from tests.differential.known_differences import (
     SAYS_MORE,
     SAYS_WHY,
     START_OF_LOG,
+    TABLES,
     TIME_OF_APPEND,
     Known,
 )
@@ -29,6 +30,7 @@ ALIVE = "A living broker cannot be unregistered."
 CREATED = (
     Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
     Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+    Known("*", "*.table.*", TABLES, kafka=ABSENT),
 )
 QUORUM = (
     Known("the quorum*", "*.log_end_offset", CHANGE_NUMBERS),

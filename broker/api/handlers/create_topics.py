@@ -103,8 +103,8 @@ def _checked(
     creation.check_name(requested.name)
     leaders = _assigned_leaders(serving, requested, registered) if requested.assignments else None
     partitions = _partitions(serving, requested, len(registered)) if leaders is None else len(leaders)
-    configs = check_topic_configs(_configs(requested), serving.settings)
     internal = requested.name in INTERNAL_TOPICS
+    configs = check_topic_configs(_configs(requested), serving.settings, internal=internal)
     spec = TopicSpec(requested.name, partitions, configs, internal, leaders)
     creation.check_room(spec.partitions)
     return spec

@@ -43,7 +43,7 @@ class TopicResource:
         changed = {change.name: _changed(serving, change, topic.info.configs) for change in changes}
         kept = {key: value for key, value in topic.info.configs.items() if key not in changed}
         values, unset = split_changes(changed)
-        set_configs = check_topic_configs(values, serving.settings, kept=kept)
+        set_configs = check_topic_configs(values, serving.settings, kept=kept, internal=topic.info.internal)
         if not validate_only:
             await serving.topic_commands.alter(name, set_configs=set_configs, unset=unset)
 
@@ -53,7 +53,7 @@ class TopicResource:
         """Set these configs, and unset all others."""
         await serving.membership.catch_up()
         topic = _find(serving, name)
-        checked = check_topic_configs(replacement_values(configs), serving.settings)
+        checked = check_topic_configs(replacement_values(configs), serving.settings, internal=topic.info.internal)
         if not validate_only:
             unset = [key for key in topic.info.configs if key not in checked]
             await serving.topic_commands.alter(name, set_configs=checked, unset=unset)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.broker.kafka.configs.definitions import ConfigDef, invalid_config, parse_list
+from anabranch.broker.kafka.configs.table import check_table_configs
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import store_names
@@ -47,7 +48,11 @@ class TopicConfig:
 
 
 def check_topic_configs(
-    configs: Mapping[str, str | None], settings: Settings, *, kept: Mapping[str, str] | None = None
+    configs: Mapping[str, str | None],
+    settings: Settings,
+    *,
+    kept: Mapping[str, str] | None = None,
+    internal: bool = False,
 ) -> dict[str, str]:
     """Validate configs that a client sets for a topic, which keeps `kept` as well. Raises INVALID_CONFIG."""
     checked: dict[str, str] = {}
@@ -64,7 +69,9 @@ def check_topic_configs(
             f"Invalid value {policy} for configuration storage.policy: "
             f"String must be one of: {', '.join(store_names(settings))}"
         )
-    _check_together({**(kept or {}), **checked})
+    together = {**(kept or {}), **checked}
+    _check_together(together)
+    check_table_configs(together, settings, internal=internal)
     return checked
 
 

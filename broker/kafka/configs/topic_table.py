@@ -40,6 +40,41 @@ _B, _S, _I, _L, _D, _LIST = (
     ConfigType.LIST,
 )
 
+
+def _table_part(part: str, records: str) -> tuple[ConfigDef, ...]:
+    """Return the configs that say what the table's columns for keys or values are."""
+    name = f"table.{part}"
+    return (
+        _def(
+            name,
+            _S,
+            "raw",
+            f"What {records} are, for the columns of the topic's table: `raw` bytes, `json`, `avro`, `protobuf`, or "
+            "`auto`, the format of the subject's newest schema in the registry.",
+            choices=("raw", "json", "avro", "protobuf", "auto"),
+        ),
+        _def(
+            f"{name}.message",
+            _S,
+            "",
+            f"Full name of the message, if {records} are protobuf; empty: the first one of the schema.",
+        ),
+        _def(
+            f"{name}.schema",
+            _S,
+            "",
+            f"Schema of {records}: the text of a JSON Schema or of an Avro schema; of protobuf, a descriptor set in "
+            "base64. Empty: that of the registry, or for `json` without a subject, none.",
+        ),
+        _def(
+            f"{name}.subject",
+            _S,
+            "",
+            f"Subject of {records} in the schema registry; empty: the topic's name and `-{part}`.",
+        ),
+    )
+
+
 _TOPIC_DEFS = (
     _def(
         "cleanup.policy",
@@ -250,6 +285,43 @@ _TOPIC_DEFS = (
         broker="log.storage.policy",
         setting=("objects", "store"),
     ),
+    _def(
+        "table.commit.interval.ms",
+        _L,
+        "60000",
+        "Longest time for which a committed record waits until a snapshot of the topic's table has it.",
+        low=1000,
+    ),
+    _def(
+        "table.enable",
+        _B,
+        "false",
+        "Keep the topic's committed records as an Iceberg table of the same name, too. Needs anabranch[tables].",
+    ),
+    *_table_part("key", "keys"),
+    _def(
+        "table.retention",
+        _S,
+        "topic",
+        "What becomes of rows whose records the topic has left. With `keep` they stay, and the table outlives its "
+        "topic.",
+        choices=("topic", "keep"),
+    ),
+    _def(
+        "table.snapshot.retention.ms",
+        _L,
+        "86400000",
+        "Time for which a snapshot of the table can be read after another one has replaced it.",
+        low=0,
+    ),
+    _def(
+        "table.target.file.bytes",
+        _L,
+        "268435456",
+        "Size that the table's data files are joined to.",
+        low=1 << 20,
+    ),
+    *_table_part("value", "values"),
     _def(
         "unclean.leader.election.enable",
         _B,

@@ -1,0 +1,94 @@
+"""Configs of topics that are tables: what can be checked of them without Arrow, when a client sets them.
+
+Schemas are read in full by a process of its own, later; what it refuses is in the status of the table.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.broker.kafka.configs.definitions import invalid_config
+from anabranch.broker.node.settings.model import Settings
+from anabranch.extras import install_command, is_installed
+
+if TYPE_CHECKING:
+    from anabranch.tables.upkeep.options import PartOptions
+
+PREFIX: Final = "table."
+
+
+def check_table_configs(configs: Mapping[str, str], settings: Settings, *, internal: bool) -> None:
+    """Check the configs of a topic together. `internal`: it is one of Kafka's own. Raises INVALID_CONFIG."""
+    if not any(name.startswith(PREFIX) for name in configs):
+        return
+    # Imported late: a node without tables does without it.
+    from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
+
+    if configs.get(ENABLE) == "true":
+        if internal:
+            raise invalid_config(f"{ENABLE}=true: an internal topic cannot be a table")
+        if not is_installed("tables"):
+            raise invalid_config(f"{ENABLE}=true needs packages that this node lacks: {install_command('tables')}")
+    try:
+        options = TableOptions.parse(lambda name: "true" if name == ENABLE else configs.get(name, DEFAULTS[name]))
+        assert options is not None, "it is enabled"
+        for prefix, part in (("table.key", options.key), ("table.value", options.value)):
+            _check_part(prefix, part, has_registry=settings.schema_registry.enabled)
+    except ValueError as error:
+        raise invalid_config(" ".join(str(error).split())) from None
+
+
+def _check_part(prefix: str, part: "PartOptions", *, has_registry: bool) -> None:
+    """Check the configs of keys or values. Raises ValueError with the reason."""
+    if part.message and part.format != "protobuf":
+        raise ValueError(f"{prefix}.message: set, but {prefix}={part.format} has no messages")
+    if part.subject and (part.format == "raw" or part.schema):
+        other = f"{prefix}.schema" if part.schema else f"{prefix}=raw"
+        raise ValueError(f"{prefix}.subject: set, but {other} needs no registry")
+    if part.schema:
+        if (reason := _problem(part)) is not None:
+            raise ValueError(f"{prefix}.schema: {reason}")
+    elif not has_registry and (part.subject or part.format in {"avro", "protobuf", "auto"}):
+        raise ValueError(
+            f"{prefix}={part.format} needs {prefix}.schema: this node has no schema registry (schema_registry.enabled)"
+        )
+
+
+def _problem(part: "PartOptions") -> str | None:
+    """Return what is wrong with a schema, in one line; None: nothing that can be seen here."""
+    if part.format == "protobuf":
+        return _protobuf_problem(part.schema_bytes() or b"")
+    try:
+        schema = json.loads(part.schema)
+    except (ValueError, RecursionError) as error:
+        return f"expected JSON: {error}"
+    if part.format == "json":
+        return None if isinstance(schema, dict) else "expected a JSON Schema, which is an object"
+    return _avro_problem(schema)
+
+
+def _avro_problem(schema: Any) -> str | None:
+    if not is_installed("avro"):
+        return None
+    import fastavro
+    from fastavro.schema import SchemaParseException
+
+    try:
+        fastavro.parse_schema(schema)
+    except (ValueError, SchemaParseException, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"not an Avro schema: {error}"
+    return None
+
+
+def _protobuf_problem(data: bytes) -> str | None:
+    if not is_installed("tables"):
+        return None
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        if FileDescriptorSet.FromString(data).file:
+            return None
+    except DecodeError:
+        pass
+    return "expected the base64 of a file that `protoc --include_imports --descriptor_set_out=FILE` has written"
