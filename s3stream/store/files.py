@@ -1,9 +1,11 @@
 """The blocking part of the local store: objects as files, which are complete and durable or absent.
 
 An object is a file at the path of its key, followed by a trailer of 128 bytes with the writer's id. The trailer is in
-the file, so that plain copies and backups of the directory keep it (many lose extended attributes). A file is written
-under a temporary name, synced, and linked to its place without replacing an existing file; then the directories up to
-the root are synced. A crash leaves files in `.anabranch-tmp` only, which `prepare` removes when they are a day old.
+the file, so that plain copies and backups of the directory keep it (many lose extended attributes). A file that other
+programs read (`is_plain`) has no trailer: it is in a hidden file beside it, which is written first and claims the key.
+A file is written under a temporary name, synced, and linked to its place without replacing an existing file; then the
+directories up to the root are synced. A crash leaves files in `.anabranch-tmp`, which `prepare` removes when they are a
+day old, and perhaps the hidden file of a key that no object will have.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ from anabranch.s3stream.store.direct import FileWriter
 from anabranch.s3stream.store.folders import create_folder
 from anabranch.s3stream.store.interface import PartReceipt, StoredObject
 from anabranch.s3stream.store.recycled import ReadBufferPool
-from anabranch.s3stream.store.rules import check_key, check_range, check_receipts
+from anabranch.s3stream.store.rules import check_key, check_range, check_receipts, is_plain
 from anabranch.wal.interface import Buffer
 
 TRAILER = Struct("<8sIH")  # magic, CRC32C of the writer id, its length; then the writer id, padded with zeros
@@ -112,14 +114,12 @@ class ObjectFiles:
         """Return the id of the object's writer, None if there is no such object."""
         try:
             with self.explain(key), self.opened(key) as (fd, size):
-                trailer = _read(fd, size, size + TRAILER_BYTES)
+                trailer = (
+                    _beside(self.path(key)).read_bytes() if is_plain(key) else _read(fd, size, size + TRAILER_BYTES)
+                )
         except ObjectNotFound:
             return None
-        magic, crc, length = TRAILER.unpack_from(trailer)
-        writer = trailer[TRAILER.size : TRAILER.size + length]
-        if magic != TRAILER_MAGIC or crc != crc32c(writer):
-            raise StoreError(f"{self.name}:{key}: bad trailer at {size}: not written by this store, or damaged")
-        return writer.decode()
+        return self._writer_in(trailer, f"{self.name}:{key}: bad trailer at {size}")
 
     def delete(self, keys: Sequence[str]) -> dict[str, StoreError]:
         """Delete objects and directories that become empty; return an error for each key that could not be deleted."""
@@ -128,7 +128,7 @@ class ObjectFiles:
         for key in keys:
             try:
                 with self.explain(key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    touched.add(self._unlink(self.path(key)))
+                    touched.add(self._unlink(key))
             except StoreError as error:
                 failed[key] = error
         for folder in touched:
@@ -143,9 +143,9 @@ class ObjectFiles:
 
     def start_upload(self, key: str, writer_id: str) -> "UploadFiles":
         """Create the directory for the parts of an upload."""
-        trailer = self.trailer(key, writer_id)
+        ending = self.ending(key, writer_id)
         with self.explain(key):
-            return UploadFiles(self, key, writer_id, trailer, Path(tempfile.mkdtemp(dir=self.temporary, prefix="up-")))
+            return UploadFiles(self, key, writer_id, ending, Path(tempfile.mkdtemp(dir=self.temporary, prefix="up-")))
 
     def drop_upload(self, key: str, upload_id: str) -> None:
         """Delete the parts of an upload. An upload that does not exist is no error."""
@@ -167,12 +167,19 @@ class ObjectFiles:
             raise StoreError(f"{self.name}:{key}: writer id of {len(writer)} bytes: expected <= {WRITER_ID_BYTES_MAX}")
         return (TRAILER.pack(TRAILER_MAGIC, crc32c(writer), len(writer)) + writer).ljust(TRAILER_BYTES, b"\0")
 
+    def ending(self, key: str, writer_id: str) -> bytes:
+        """Return what follows the bytes of an object of that writer in its file. Also checks the key."""
+        trailer = self.trailer(key, writer_id)
+        return b"" if is_plain(key) else trailer
+
     def publish(self, temporary: Path, key: str, writer_id: str) -> None:
         """Link a complete, synced file to its place, durably. An existing object of the same writer is a success."""
         target = self.path(key)
         for attempt in range(_CREATE_ATTEMPTS):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
+                if is_plain(key):
+                    self._claim(key, writer_id)
                 target.hardlink_to(temporary)
                 break
             except OSError as error:
@@ -189,6 +196,33 @@ class ObjectFiles:
             sync_folder(folder)
             if folder == self.root:
                 break
+
+    def _claim(self, key: str, writer_id: str) -> None:
+        """Write the trailer of a plain file beside it. Raises ObjectExists if another writer has the key."""
+        beside = _beside(self.path(key))
+        fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="writer-")
+        try:
+            self.writer.write(fd, [self.trailer(key, writer_id)])
+            sync(fd)
+            beside.hardlink_to(temporary)
+            sync_folder(beside.parent)
+        except FileExistsError:
+            found = self._writer_in(beside.read_bytes(), f"{self.name}:{key}: bad trailer beside it")
+            if found != writer_id:
+                raise ObjectExists(f"{self.name}:{key}: written by {found!r}, not {writer_id!r}") from None
+        finally:
+            os.close(fd)
+            Path(temporary).unlink()
+
+    @staticmethod
+    def _writer_in(trailer: bytes, problem: str) -> str:
+        """Return the writer's id of a trailer. Raises StoreError with the problem for other bytes."""
+        if len(trailer) == TRAILER_BYTES:
+            magic, crc, length = TRAILER.unpack_from(trailer)
+            writer = trailer[TRAILER.size : TRAILER.size + length]
+            if magic == TRAILER_MAGIC and crc == crc32c(writer):
+                return writer.decode()
+        raise StoreError(f"{problem}: not written by this store, or damaged")
 
     @contextlib.contextmanager
     def explain(self, key: str) -> Iterator[None]:
@@ -213,7 +247,7 @@ class ObjectFiles:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise ObjectNotFound(f"{self.name}:{key}: no such object")
-            size = status.st_size - TRAILER_BYTES
+            size = status.st_size - _trailer_bytes(key)
             if size < 0:
                 raise ObjectTooShort(
                     f"{self.name}:{key}: {status.st_size} bytes: not written by this store, or cut short"
@@ -222,8 +256,12 @@ class ObjectFiles:
         finally:
             os.close(fd)
 
-    def _unlink(self, path: Path) -> Path:
-        """Remove a file and its empty parents; return the directory that remains."""
+    def _unlink(self, key: str) -> Path:
+        """Remove an object's files and their empty parents; return the directory that remains."""
+        path = self.path(key)
+        if is_plain(key):
+            path.unlink(missing_ok=True)
+            path = _beside(path)
         path.unlink()
         for folder in path.parents:
             if folder == self.root:
@@ -250,7 +288,7 @@ class ObjectFiles:
             elif full.startswith(prefix):
                 with contextlib.suppress(FileNotFoundError):
                     status = path.stat()
-                    size = max(0, status.st_size - TRAILER_BYTES)
+                    size = max(0, status.st_size - _trailer_bytes(full))
                     yield StoredObject(full, size, status.st_mtime_ns // 1_000_000)
 
 
@@ -262,7 +300,7 @@ class NewFile:
         self._files = files
         self._key = key
         self._writer_id = writer_id
-        self._trailer = files.trailer(key, writer_id)
+        self._ending = files.ending(key, writer_id)
         self._fd = -1
         self._temporary = Path()
         self.size_bytes = 0
@@ -281,7 +319,7 @@ class NewFile:
     def publish(self) -> None:
         """Make the object visible and durable."""
         with self._files.explain(self._key):
-            self._files.writer.write(self._fd, [self._trailer])
+            self._files.writer.write(self._fd, [self._ending])
             sync(self._fd)
             self._files.publish(self._temporary, self._key, self._writer_id)
 
@@ -299,11 +337,11 @@ class UploadFiles:
     `place` is called on one thread, in the order in which parts are submitted; the rest on any thread.
     """
 
-    def __init__(self, files: ObjectFiles, key: str, writer_id: str, trailer: bytes, folder: Path) -> None:
+    def __init__(self, files: ObjectFiles, key: str, writer_id: str, ending: bytes, folder: Path) -> None:
         self._files = files
         self._key = key
         self._writer_id = writer_id
-        self._trailer = trailer
+        self._ending = ending
         self._folder = folder
         self._data = folder / "data"
         self._next_number = 1
@@ -361,7 +399,7 @@ class UploadFiles:
             fd = os.open(whole, os.O_WRONLY)
             try:
                 os.lseek(fd, sum(each.size_bytes for each in receipts), os.SEEK_SET)
-                self._files.writer.write(fd, [self._trailer])
+                self._files.writer.write(fd, [self._ending])
                 sync(fd)
             finally:
                 os.close(fd)
@@ -390,6 +428,16 @@ class UploadFiles:
             yield fd
         finally:
             os.close(fd)
+
+
+def _trailer_bytes(key: str) -> int:
+    """Return the length of what follows an object's bytes in its file."""
+    return 0 if is_plain(key) else TRAILER_BYTES
+
+
+def _beside(path: Path) -> Path:
+    """Return the hidden file that has the trailer of a plain file."""
+    return path.with_name(f".{path.name}.writer")
 
 
 def _read(fd: int, start: int, end: int) -> bytes:

@@ -91,6 +91,10 @@ class ObjectStore(Protocol):
         """Counters since the store was opened."""
         ...
 
+    def uri(self, key: str) -> str:
+        """Return the address of an object for other programs, as `s3://bucket/key` or `file:///directory/key`."""
+        ...
+
     async def open(self) -> None:
         """Connect, and check that the store can be used. Raises StoreError, which names the store and the reason."""
         ...

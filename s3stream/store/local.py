@@ -90,6 +90,10 @@ class LocalStore:
         """Counters since the store was created. Each call counts as the corresponding S3 call."""
         return self._calls
 
+    def uri(self, key: str) -> str:
+        """Return the address of an object's file. Nothing in it is percent-encoded, as Iceberg has it."""
+        return f"file://{self._files.path(key).absolute()}"
+
     async def open(self) -> None:
         """Create the directory, check that it can be written, and remove old temporary files."""
         self._threads.open()

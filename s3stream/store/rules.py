@@ -12,6 +12,13 @@ PARTS_MAX = 10_000
 """Maximum number of parts of an upload (S3's limit)."""
 KEY_BYTES_MAX = 1024
 """Maximum length of a key in UTF-8 (S3's limit)."""
+PLAIN_PREFIX = "table/"
+"""Prefix of the keys of files that other programs read where they lie: a store puts nothing in them but their bytes."""
+
+
+def is_plain(key: str) -> bool:
+    """Return whether the file of an object has the object's bytes and no others."""
+    return key.startswith(PLAIN_PREFIX)
 
 
 def check_key(key: str, *, where: str) -> None:

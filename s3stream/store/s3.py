@@ -135,6 +135,10 @@ class S3Store:
         """The client. Raises StoreError while the store is not open."""
         return self._bucket.client
 
+    def uri(self, key: str) -> str:
+        """Return the address of an object."""
+        return f"s3://{self._settings.bucket}/{key}"
+
     async def open(self) -> None:
         """Connect, and check that the bucket exists and can be used. Raises StoreError."""
         settings = self._settings

@@ -160,6 +160,9 @@ class SimStore:
     def calls(self) -> CallCounts:
         return self._objects.calls
 
+    def uri(self, key: str) -> str:
+        return self._objects.uri(key)
+
     async def open(self) -> None:
         await self._way.reach("open", "")
 

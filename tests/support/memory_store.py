@@ -97,6 +97,10 @@ class MemoryStore:
     def hook(self, hook: Hook) -> None:
         self._state.hook = hook
 
+    def uri(self, key: str) -> str:
+        """Return an address that no program can open."""
+        return f"memory://{self.name}/{key}"
+
     async def open(self) -> None:
         """Do nothing: there is no connection."""
 

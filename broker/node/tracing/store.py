@@ -36,6 +36,10 @@ class TracedStore:
         """Counters since the store was opened."""
         return self._store.calls
 
+    def uri(self, key: str) -> str:
+        """Return the address of an object for other programs."""
+        return self._store.uri(key)
+
     async def open(self) -> None:
         """Open the store."""
         await self._store.open()

@@ -49,6 +49,9 @@ class _SlowStore:
         if self._faults.store_delay_s:
             await asyncio.sleep(self._faults.store_delay_s)
 
+    def uri(self, key: str) -> str:
+        return self._store.uri(key)
+
     async def open(self) -> None:
         await self._store.open()
 

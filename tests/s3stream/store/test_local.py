@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.s3stream.errors import ObjectNotFound, StoreError
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from anabranch.s3stream.store.files import TEMPORARY, TRAILER_BYTES, ObjectFiles
 from anabranch.s3stream.store.interface import PartReceipt
 from anabranch.s3stream.store.local import LocalStore
@@ -46,6 +46,41 @@ async def test_a_file_is_the_object_and_a_trailer(root: Path) -> None:
     assert raw[11:19] == b"ANABWRTR"
     assert raw[25:33] == b"writer-1"
     assert left_over(root) == []
+    await store.close()
+
+
+async def test_a_file_for_other_programs_is_the_object_alone(root: Path, tmp_path: Path) -> None:
+    store = await opened(root)
+    key = "table/c/1/data/2.parquet"
+    await store.put(key, [b"hello ", b"world"], writer_id="writer-1")
+    place = root / key
+    assert store.uri(key) == f"file://{place}"
+    assert place.read_bytes() == b"hello world"
+    assert [path.name for path in place.parent.iterdir() if not path.name.startswith(".")] == ["2.parquet"]
+    with pytest.raises(ObjectExists, match="written by 'writer-1', not 'other'"):
+        await store.put(key, [b"other"], writer_id="other")
+    await store.close()
+    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
+    copy = await opened(tmp_path / "copy")
+    assert await copy.writer_id(key) == "writer-1"
+    assert await copy.delete([key]) == {}
+    assert list((tmp_path / "copy").rglob("*.*")) == [tmp_path / "copy" / TEMPORARY]
+    await copy.close()
+
+
+async def test_a_key_that_a_dead_writer_has_claimed_is_not_given_to_another(root: Path) -> None:
+    store = await opened(root)
+    key = "table/c/1/data/2.parquet"
+    await store.put(key, [b"hello"], writer_id="first")
+    (root / key).unlink()  # as if it had died before the file was in its place
+    assert await store.writer_id(key) is None
+    with pytest.raises(ObjectExists, match="written by 'first', not 'second'"):
+        await store.put(key, [b"world"], writer_id="second")
+    await store.put(key, [b"hello"], writer_id="first")
+    assert bytes(await store.get(key, 0, 5)) == b"hello"
+    (root / key).parent.joinpath(".2.parquet.writer").write_bytes(b"damaged")
+    with pytest.raises(StoreError, match=r"local:table/c/1/data/2.parquet: bad trailer .*: not written by this store"):
+        await store.writer_id(key)
     await store.close()
 
 

@@ -93,6 +93,11 @@ async def test_a_service_that_never_answers_is_named_in_bounded_time() -> None:
             await store.open()
 
 
+def test_addresses_for_other_programs() -> None:
+    store = S3Store("s3", S3Settings("lake"), rng=random.Random(1))
+    assert store.uri("table/c/1/data/2.parquet") == "s3://lake/table/c/1/data/2.parquet"
+
+
 async def test_attempts_run_out(bucket: S3Bucket, prefix: str) -> None:
     async with faulty(bucket) as (store, faults):
         faults.add("PUT", SLOW, 4)

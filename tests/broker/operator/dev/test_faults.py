@@ -53,4 +53,5 @@ def test_all_calls_of_a_store_are_tried() -> None:
         "close",
         "name",
         "calls",
+        "uri",
     }
