@@ -19,7 +19,8 @@ from anabranch.protocol.batch import check_crc, parse_batch
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import CorruptObject, ObjectNotFound, StoreError
-from anabranch.s3stream.maintain.verify import Finding, FindingKind, VerifyReport, find_range_problem, read_runs
+from anabranch.s3stream.maintain.findings import Finding, FindingKind, VerifyReport
+from anabranch.s3stream.maintain.verify import find_range_problem, read_runs
 from anabranch.s3stream.maintain.verify import verify as verify_catalog
 from anabranch.s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamBatch, object_key
 from anabranch.s3stream.object.format import IndexEntry, decode_block

@@ -3,7 +3,7 @@
 As in `Catalog`, each method is one transaction, commands are idempotent, and times are ms since 1970.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -63,8 +63,19 @@ class TableCatalog:
         return await self._database.read(lambda c: table_rows.read_table(c, table_id))
 
     async def list_data_files(self, table_id: bytes, idx: int, *, start_offset: int, limit: int) -> Sequence[TableFile]:
-        """Return the first data files of a partition from an offset on that the table has now, in order."""
+        """Return the first data files of a partition from an offset on that the table has now, in order.
+
+        One that the offset lies inside of is the first one.
+        """
         return await self._database.read(lambda c: table_rows.list_data_files(c, table_id, idx, start_offset, limit))
+
+    async def list_files(self, *, after: int, limit: int) -> Sequence[TableFile]:
+        """Return the first `limit` files, of any table and in any state, with ids above `after`, by id."""
+        return await self._database.read(lambda c: table_rows.list_files(c, after, limit))
+
+    async def get_files(self, file_ids: Collection[int]) -> Mapping[int, TableFile]:
+        """Return the files that exist, in any state, by id."""
+        return await self._database.read(lambda c: table_rows.find_files(c, file_ids))
 
     async def list_trimmed_files(self, table_id: bytes, *, limit: int) -> Sequence[TableFile]:
         """Return data files that the table has and its topic has left, by partition and offset.

@@ -132,9 +132,13 @@ def read_table(connection: Connection, table_id: bytes) -> TableState:
 def list_data_files(
     connection: Connection, table_id: bytes, idx: int, start_offset: int, limit: int
 ) -> Sequence[TableFile]:
-    """Return the first live data files of a partition that begin at `start_offset` or later, in order."""
+    """Return the first live data files of a partition with an offset from `start_offset` on, in order."""
     mine = (IS_LIVE_DATA, table_files.c.table_id == table_id, table_files.c.idx == idx)
-    query = select(*FILE_COLUMNS).where(*mine, table_files.c.start_offset >= start_offset)
+    begin = table_files.c.start_offset
+    # The file that the offset lies inside of, or before, begins with the last start that is not above it.
+    first = select(func.max(begin)).where(*mine, begin <= start_offset).scalar_subquery()
+    query = select(*FILE_COLUMNS).where(*mine, begin >= func.coalesce(first, start_offset))
+    query = query.where(table_files.c.end_offset > start_offset)
     return [_to_file(row) for row in connection.execute(query.order_by(table_files.c.start_offset).limit(limit))]
 
 
@@ -330,6 +334,12 @@ def drop_tables(connection: Connection, ids: Sequence[bytes], delete_after_ms: i
         connection.execute(update(table_files).where(theirs, not_yet).values(destroyed))
         for table in (table_snapshots, table_partitions, table_schemas, tables):
             connection.execute(delete(table).where(table.c.table_id.in_(piece)))
+
+
+def list_files(connection: Connection, after: int, limit: int) -> Sequence[TableFile]:
+    """Return the first files, of any table and in any state, with ids above `after`, by id."""
+    query = select(*FILE_COLUMNS).where(table_files.c.file_id > after).order_by(table_files.c.file_id).limit(limit)
+    return [_to_file(row) for row in connection.execute(query)]
 
 
 def find_files(connection: Connection, file_ids: Collection[int]) -> dict[int, TableFile]:

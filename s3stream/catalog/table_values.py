@@ -184,6 +184,41 @@ FILE_PLACES: Final[Mapping[TableFileKind, tuple[str, str]]] = {
 """Folder and end of the names of files."""
 
 
+LOCATION_PARTS: Final = 3
+TABLE_KEYS: Final = "table/"
+"""Beginning of the keys of all files of tables."""
+
+
+class TableKey(NamedTuple):
+    """Parts of the key of a table's file."""
+
+    location: str
+    cluster: str
+    kind: TableFileKind
+    file_id: int
+
+
+def table_location(cluster: str, table_id: bytes) -> str:
+    """Return the location of a cluster's table."""
+    return f"{TABLE_KEYS}{cluster}/{table_id.hex()}"
+
+
+def parse_table_key(key: str) -> TableKey | None:
+    """Return the parts of a key made by `table_file_key` for a `table_location`; None for any other key."""
+    parts = key.split("/")
+    if not key.startswith(TABLE_KEYS) or len(parts) != LOCATION_PARTS + 2:
+        return None
+    location, digits = "/".join(parts[:LOCATION_PARTS]), parts[-1].partition(".")[0]
+    if not digits.isascii() or not digits.isalnum():
+        return None
+    try:
+        file_id = int(digits, 16)
+    except ValueError:
+        return None
+    kinds = [kind for kind in TableFileKind if table_file_key(location, kind, file_id) == key]
+    return TableKey(location, parts[1], kinds[0], file_id) if kinds else None
+
+
 def table_file_key(location: str, kind: TableFileKind, file_id: int) -> str:
     """Return the key of a file of the table with this location."""
     folder, suffix = FILE_PLACES[kind]

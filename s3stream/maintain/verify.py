@@ -5,16 +5,16 @@ before it is reported: an object that was committed, compacted or collected mean
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_values import TABLE_KEYS
 from anabranch.s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from anabranch.s3stream.maintain.claim import CLAIMS
+from anabranch.s3stream.maintain.findings import FindingKind, VerifyReport
 from anabranch.s3stream.maintain.manifest import parse_manifest_key
+from anabranch.s3stream.maintain.verify_files import FileVerification
 from anabranch.s3stream.model import (
     LOG_KEYS,
     ObjectInfo,
@@ -32,62 +32,6 @@ from anabranch.s3stream.store.interface import ObjectStore
 PAGE: Final = 500
 OBJECTS_IN_FLIGHT: Final = 8
 READ_BYTES_MAX: Final = 8 << 20
-FINDINGS_MAX: Final = 1_000
-
-
-class FindingKind(Enum):
-    """Kind of a disagreement between catalog and stores."""
-
-    MISSING = "a committed object is not in its store"
-    CORRUPT = "bytes do not match their checksum or format"
-    UNREADABLE = "the store could not read the object"
-    RANGE = "the catalog's range is not in the object's index"
-    UNACCOUNTED = "the catalog does not have the object"
-    DISCONTINUOUS = "the stream's ranges leave a gap"
-    UNKNOWN_STORE = "the object is in a store that is not configured"
-
-
-class Finding(NamedTuple):
-    """One disagreement: its kind, place, and what was expected and found."""
-
-    kind: FindingKind
-    where: str
-    detail: str
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    """Counts of what was checked, and the findings. Findings beyond a limit are only counted."""
-
-    deep: bool
-    objects: Counter[ObjectState] = field(default_factory=Counter)
-    object_bytes: int = 0
-    """Bytes of committed objects."""
-    stored_objects: int = 0
-    """Objects listed in the stores, without those of other clusters."""
-    stored_bytes: int = 0
-    other_clusters: int = 0
-    manifests: int = 0
-    """Manifests of this cluster in any store; they are not objects of the catalog."""
-    streams: int = 0
-    ranges: int = 0
-    blocks: int = 0
-    """Data blocks named by the indexes; with `deep` each was read and checked."""
-    block_bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    findings_dropped: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """True without findings."""
-        return not self.findings
-
-    def add(self, kind: FindingKind, where: str, detail: str) -> None:
-        """Add a finding."""
-        if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(kind, where, detail))
-        else:
-            self.findings_dropped += 1
 
 
 async def verify(
@@ -125,6 +69,7 @@ class _Verification:
         self._report = report
         self._on_progress = on_progress
         self._read_objects = read_objects
+        self._files = FileVerification(catalog, stores, cluster, report, read=read_objects)
 
     async def run(self) -> VerifyReport:
         stored: dict[str, set[int]] = {}
@@ -135,6 +80,8 @@ class _Verification:
         for name, left in stored.items():
             await self._check_unaccounted(self._stores[name], sorted(left))
         await self._check_streams()
+        await self._files.run()
+        self._on_progress(self._report)
         return self._report
 
     async def _list_store(self, store: ObjectStore) -> set[int]:
@@ -146,6 +93,9 @@ class _Verification:
                 self._note_manifest(manifest.cluster)
                 continue
             if item.key.startswith((LOG_KEYS, CLAIMS, MARK_KEYS)):
+                continue
+            if item.key.startswith(TABLE_KEYS):
+                self._files.add(store.name, item)
                 continue
             parsed = parse_object_key(item.key)
             if parsed is None:

@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import WalState
-from anabranch.s3stream.maintain.verify import VerifyReport, verify
+from anabranch.s3stream.maintain.findings import VerifyReport
+from anabranch.s3stream.maintain.verify import verify
 from anabranch.s3stream.model import ObjectState
 from tests.chaos.clients import PARTITIONS, QUIET, TOPIC, Recorder
 from tests.chaos.more_clients import (

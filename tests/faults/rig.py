@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.maintain.verify import VerifyReport, verify
+from anabranch.s3stream.maintain.findings import VerifyReport
+from anabranch.s3stream.maintain.verify import verify
 from anabranch.s3stream.model import ObjectState
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for

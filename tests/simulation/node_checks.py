@@ -6,7 +6,8 @@ from typing import cast
 
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.maintain.verify import Finding, FindingKind, verify
+from anabranch.s3stream.maintain.findings import Finding, FindingKind
+from anabranch.s3stream.maintain.verify import verify
 from anabranch.s3stream.model import parse_object_key
 from anabranch.wal.log import DeltaWal
 from tests.simulation.history import Violation

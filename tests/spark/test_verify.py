@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from anabranch.s3stream.maintain.verify import FindingKind
+from anabranch.s3stream.maintain.findings import FindingKind
 from anabranch.s3stream.model import object_key
 from anabranch.spark import storage_commands
 from anabranch.spark.cli import main

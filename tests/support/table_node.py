@@ -17,12 +17,13 @@ from anabranch.s3stream.catalog.table_values import (
     TableFileKind,
     TableRetention,
     TableState,
+    table_location,
 )
 from anabranch.s3stream.model import NodeIdentity
-from tests.support.catalog_node import MetadataNode, span
+from tests.support.catalog_node import CLUSTER, MetadataNode, span
 
 TABLE_ID: Final = b"T" * 16
-NEW_TABLE: Final = NewTable(TABLE_ID, b"t" * 16, "t", "main", f"tables/test/{TABLE_ID.hex()}", "schema 1")
+NEW_TABLE: Final = NewTable(TABLE_ID, b"t" * 16, "t", "main", table_location(CLUSTER, TABLE_ID), "schema 1")
 
 Spans = Mapping[int, Sequence[tuple[int, int]]]
 """Start and end of data files, by partition."""

@@ -29,7 +29,7 @@ from anabranch.broker.operator.cli.stopped import discard, stopped
 from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import StorageError
-from anabranch.s3stream.maintain.verify import VerifyReport
+from anabranch.s3stream.maintain.findings import VerifyReport
 from anabranch.s3stream.maintain.verify import verify as verify_storage
 from anabranch.s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key, parse_object_key
 from anabranch.s3stream.object.reader import read_index
@@ -425,6 +425,10 @@ def report_data(report: VerifyReport) -> Mapping[str, object]:
         "ranges": report.ranges,
         "blocks": report.blocks,
         "block_bytes": report.block_bytes,
+        "tables": report.tables,
+        "table_files": {state.name.lower(): report.table_files[state] for state in ObjectState},
+        "table_bytes": report.table_bytes,
+        "kept_table_files": report.kept_table_files,
         "findings": [
             {"finding": each.kind.value, "where": each.where, "detail": each.detail} for each in report.findings
         ],
@@ -443,6 +447,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
         ("live ranges", f"{report.ranges:,}"),
         ("data blocks " + ("read" if report.deep else "in the indexes"), f"{report.blocks:,}"),
         ("bytes of data blocks", size_text(report.block_bytes)),
+        *_table_facts(report),
     )
     console.print(make_facts(facts))
     if report.ok:
@@ -452,6 +457,18 @@ def print_report(report: VerifyReport, console: Console) -> None:
     for finding in report.findings[:FINDINGS_SHOWN]:
         table.add_row(*map(Text, (finding.kind.value, finding.where, finding.detail)))
     console.print(table)
+
+
+def _table_facts(report: VerifyReport) -> Sequence[tuple[str, str]]:
+    """Return what is shown about tables; nothing without any."""
+    files = report.table_files
+    found = [
+        ("tables", f"{report.tables:,}"),
+        *((f"{state.name.lower()} files of tables", f"{files[state]:,}") for state in ObjectState if files[state]),
+        ("bytes of committed files of tables", size_text(report.table_bytes)),
+        ("files of dropped tables, kept", f"{report.kept_table_files:,}"),
+    ]
+    return found if report.tables or files or report.kept_table_files else ()
 
 
 def moment(ms: int | None) -> str:

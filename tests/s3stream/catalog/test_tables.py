@@ -53,6 +53,13 @@ async def test_a_commit_moves_files_bounds_snapshot_and_pointer_at_once(table: T
     assert await table.bounds(1) == [(0, 9)]
 
 
+async def test_data_files_are_listed_from_the_one_that_an_offset_is_in(table: TableNode) -> None:
+    await table.append({0: [(0, 40), (40, 70), (70, 100)]})
+    for offset, starts in {0: [0, 40], 39: [0, 40], 40: [40, 70], 99: [70], 100: []}.items():
+        files = await table.tables.list_data_files(TABLE_ID, 0, start_offset=offset, limit=2)
+        assert [file.start_offset for file in files] == starts
+
+
 async def test_a_repeated_commit_returns_its_version_and_a_late_one_of_another_is_refused(table: TableNode) -> None:
     first = await table.change({0: [(0, 60)]})
     other = await table.change({0: [(0, 50)]})

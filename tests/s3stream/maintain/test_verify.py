@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from anabranch.s3stream.catalog.database import Database
-from anabranch.s3stream.maintain.verify import Finding, FindingKind, VerifyReport, verify
+from anabranch.s3stream.maintain.findings import Finding, FindingKind, VerifyReport
+from anabranch.s3stream.maintain.verify import verify
 from anabranch.s3stream.model import (
     NewObject,
     ObjectInfo,
@@ -234,7 +235,7 @@ async def test_an_object_collected_while_it_is_read_is_no_finding(storage: Stora
 
 
 async def test_findings_are_bounded(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.s3stream.maintain.verify.FINDINGS_MAX", 3)
+    monkeypatch.setattr("anabranch.s3stream.maintain.findings.FINDINGS_MAX", 3)
     for number in range(5):
         await storage.store.put(f"foreign-{number}", [b"x"], writer_id="w")
     report = await storage.verify()
