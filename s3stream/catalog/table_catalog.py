@@ -19,6 +19,7 @@ from anabranch.s3stream.catalog.table_values import (
     TableFileKind,
     TableInfo,
     TableState,
+    TableTotals,
 )
 from anabranch.s3stream.model import NodeIdentity
 
@@ -61,6 +62,10 @@ class TableCatalog:
     async def read(self, table_id: bytes) -> TableState:
         """Return a table with its schemas, bounds and snapshots, of one moment. Raises NotFound."""
         return await self._database.read(lambda c: table_rows.read_table(c, table_id))
+
+    async def count_data(self) -> Mapping[bytes, TableTotals]:
+        """Count the data files that each table has now, by table id. Tables without any are left out."""
+        return await self._database.read(table_rows.count_data)
 
     async def list_data_files(self, table_id: bytes, idx: int, *, start_offset: int, limit: int) -> Sequence[TableFile]:
         """Return the first data files of a partition from an offset on that the table has now, in order.

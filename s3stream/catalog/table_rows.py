@@ -46,6 +46,7 @@ from anabranch.s3stream.catalog.table_values import (
     TableRetention,
     TableSnapshot,
     TableState,
+    TableTotals,
     table_file_key,
 )
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, NotFound
@@ -127,6 +128,13 @@ def read_table(connection: Connection, table_id: bytes) -> TableState:
         bounds=_bounds(connection, table_id),
         snapshots=[TableSnapshot(*row) for row in connection.execute(snapshots)],
     )
+
+
+def count_data(connection: Connection) -> Mapping[bytes, TableTotals]:
+    """Count the live data files of each table that has some."""
+    sums = (func.sum(table_files.c[name]) for name in ("record_count", "size_bytes"))
+    query = select(table_files.c.table_id, func.count(), *sums).where(IS_LIVE_DATA).group_by(table_files.c.table_id)
+    return {table_id: TableTotals(*map(int, counts)) for table_id, *counts in connection.execute(query)}
 
 
 def list_data_files(

@@ -86,6 +86,14 @@ class TableInfo:
     """Its current snapshot; 0: none."""
 
 
+class TableTotals(NamedTuple):
+    """Data files of a table's current snapshot, counted."""
+
+    files: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table at one moment, without its files."""

@@ -20,6 +20,7 @@ from anabranch.s3stream.catalog.table_values import (
     TableFileKind,
     TableRetention,
     TableSnapshot,
+    TableTotals,
 )
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, NodeFenced, NotFound, StorageError, TableChanged
 from anabranch.s3stream.maintain.manifest import Manifest, decode_manifest, encode_manifest, json_text
@@ -58,6 +59,16 @@ async def test_data_files_are_listed_from_the_one_that_an_offset_is_in(table: Ta
     for offset, starts in {0: [0, 40], 39: [0, 40], 40: [40, 70], 99: [70], 100: []}.items():
         files = await table.tables.list_data_files(TABLE_ID, 0, start_offset=offset, limit=2)
         assert [file.start_offset for file in files] == starts
+
+
+async def test_data_files_of_the_current_snapshot_are_counted(table: TableNode) -> None:
+    assert await table.tables.count_data() == {}
+    await table.append({0: [(0, 60)]})
+    await table.change({0: [(60, 100)]})  # prepared only
+    assert await table.tables.count_data() == {TABLE_ID: TableTotals(1, 60, 1_000)}
+    await table.append({0: [(60, 100)]})
+    await table.append({0: [(0, 100)]}, removed=await table.live())
+    assert await table.tables.count_data() == {TABLE_ID: TableTotals(1, 100, 1_000)}
 
 
 async def test_a_repeated_commit_returns_its_version_and_a_late_one_of_another_is_refused(table: TableNode) -> None:
