@@ -23,6 +23,7 @@ from anabranch.s3stream.catalog.backup import Backup
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.maintain.rebuild_plan import SkipReason
 from anabranch.s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.s3stream.maintain.rebuild_tables import rows_left
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20
@@ -150,6 +151,12 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)
     gaps = [f"{names[gap.stream_id]}: no object holds [{gap.start_offset}, {gap.end_offset})" for gap in plan.gaps]
     _show("gap", gaps, console)
+    left = [
+        f"table {each.table} has the rows [{each.start_offset}, {each.end_offset}) of {names[each.stream_id]}"
+        + ("" if each.keeps else ", until its next commit, and its snapshots until they expire: copy them from there")
+        for each in rows_left(state, plan.gaps)
+    ]
+    _show("lost records that are in a table", left, console)
     replaced = [
         f"{names.get(gap.stream_id, f'stream {gap.stream_id}')}: [{gap.start_offset}, {gap.end_offset}) is only in "
         "objects that compaction wrote later"

@@ -6,6 +6,7 @@ from typing import Any
 from anabranch.broker.cluster.membership.rebuild import BACKUP, CatalogRebuild
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.s3stream.maintain.rebuild_tables import rows_left
 
 
 def partition_names(work: CatalogRebuild) -> dict[int, str]:
@@ -62,6 +63,16 @@ def plan_data(work: CatalogRebuild) -> dict[str, Any]:
                 "end": gap.end_offset,
             }
             for gap in plan.replaced
+        ],
+        "rows_in_tables": [
+            {
+                "table": each.table,
+                "partition": names[each.stream_id],
+                "first": each.start_offset,
+                "end": each.end_offset,
+                "keeps": each.keeps,
+            }
+            for each in rows_left(state, plan.gaps)
         ],
         "rebuilt": None,
     }

@@ -136,7 +136,7 @@ with `--rates` `records_per_s`, `bytes_per_s` |
 | `catalog advance` | `catalog` and `store`, each with its newest `manifest` and `object` |
 | `catalog rebuild`, `restore` | the plan: `manifest`, `manifest_errors`, `backup`, what is taken and \
 `left_out`, `has_loss`, `missing`, `damaged`, `gaps`, \
-`not_reached`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
+`not_reached`, `rows_in_tables`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
 """
 SHARED: Final = """\
 Described here once; a command names those that it has. `--admin` stands for the other `--admin-...`,
