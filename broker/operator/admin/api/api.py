@@ -31,6 +31,7 @@ from anabranch.broker.operator.admin.api.sizes import Sizes
 from anabranch.broker.operator.admin.api.status import StatusEndpoints
 from anabranch.broker.operator.admin.api.stopped import StoppedEndpoints
 from anabranch.broker.operator.admin.api.storage import StorageEndpoints
+from anabranch.broker.operator.admin.api.tables import TableEndpoints
 from anabranch.broker.operator.admin.api.topic_changes import TopicChangeEndpoints
 from anabranch.broker.operator.admin.api.topic_moves import TopicMoveEndpoints
 from anabranch.broker.operator.admin.api.topics import TopicEndpoints, Topics
@@ -77,6 +78,7 @@ class Api:
             *AuditEndpoints(serving).endpoints,
             *StorageEndpoints(node, calls).endpoints,
             *StoppedEndpoints(serving).endpoints,
+            *TableEndpoints(node, calls, offsets, local).endpoints,
             *CompactionEndpoints(node).endpoints,
             *ConnectEndpoints(settings).endpoints,
             *LiveEndpoints(node).endpoints,

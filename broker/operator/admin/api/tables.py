@@ -1,0 +1,443 @@
+"""Tables of topics: what the catalog has of them, what is missing, and their end.
+
+A topic that is to be a table is listed before its first commit, too: the reason why there is none is shown there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Final, NamedTuple
+from uuid import UUID
+
+from pydantic import Field
+
+from anabranch.broker.api.handlers.leadership import NO_LEADER
+from anabranch.broker.api.handlers.list_offsets import EARLIEST, LATEST, READ_COMMITTED
+from anabranch.broker.api.handlers.local import LocalRequests, User
+from anabranch.broker.api.resources.values import ResourceType
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.topics.topic import Topic
+from anabranch.broker.operator.admin.api.calls import Calls, Partition
+from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
+from anabranch.broker.operator.admin.api.offsets import Offsets
+from anabranch.broker.operator.admin.api.topics import PARTITIONS_MAX, partitions_of
+from anabranch.broker.operator.admin.table_metadata import (
+    current_fields,
+    location_of,
+    metadata_key,
+    read_metadata,
+    type_text,
+)
+from anabranch.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from anabranch.s3stream.catalog.table_catalog import TableCatalog
+from anabranch.s3stream.catalog.table_values import (
+    OffsetBounds,
+    TableFile,
+    TableInfo,
+    TableState,
+    TableTotals,
+)
+from anabranch.s3stream.errors import NotFound
+from anabranch.spelling import near_text
+from anabranch.tables.upkeep.options import ENABLE
+
+TABLES_MAX: Final = 1000
+PAGE: Final = 100
+PAGE_MAX: Final = 1000
+_SET: Final = 0
+Limit = Annotated[int, Field(ge=1, le=PAGE_MAX)]
+
+
+class TableRow(Model):
+    """A table in a list."""
+
+    name: str
+    topic: str | None
+    """Null if the topic that it was made for is deleted or detached."""
+    table_id: str | None
+    """Iceberg's UUID; null before it is created."""
+    enabled: bool
+    """True if committed records of the topic become rows: its config `table.enable`."""
+    committer: int | None
+    """Node that commits it, which leads the topic's first partition."""
+    version: int
+    """Number of its commits."""
+    snapshot_id: int | None
+    committed_ms: int | None
+    """Time of the current snapshot."""
+    rows: int
+    files: int
+    bytes: int
+    snapshots: int
+    """Snapshots that can be read."""
+    lag: int | None
+    """Offsets of committed records that are not in the table yet; null if some leader has not answered."""
+
+
+class TableList(Model):
+    """All tables, and topics that are to be some."""
+
+    tables: list[TableRow]
+    more: bool
+    unreachable: list[int]
+
+
+class Column(Model):
+    """A column of a table."""
+
+    id: int
+    name: str
+    type: str
+    """Iceberg's type: `string`, `struct<a: long>`."""
+    required: bool
+
+
+class TablePartition(Model):
+    """Offsets of a partition."""
+
+    partition: int
+    start_offset: int
+    """First offset that the table has."""
+    end_offset: int
+    """One past the last offset that the table has."""
+    topic_end_offset: int | None
+    """The partition's last stable offset; null if its leader has not answered."""
+    lag: int | None
+
+
+class TableDescription(TableRow):
+    """A table."""
+
+    location: str | None
+    """URI of its files; null if the node that is asked does not have their store."""
+    metadata_location: str | None
+    """URI of its metadata.json, for engines."""
+    columns: list[Column]
+    partitions: list[TablePartition]
+    unreachable: list[int]
+
+
+class SnapshotRow(Model):
+    """A snapshot that can be read."""
+
+    snapshot_id: int
+    version: int
+    """Commit that has made it."""
+    committed_ms: int
+    operation: str | None
+    """append, replace, overwrite or delete."""
+    summary: dict[str, str]
+    """Counts, as Iceberg names them: `added-records`, `total-records`, ..."""
+
+
+class SnapshotQuery(Model):
+    """Parameters of a list of snapshots."""
+
+    limit: Limit = PAGE
+
+
+class SnapshotList(Model):
+    """The newest snapshots, newest first."""
+
+    snapshots: list[SnapshotRow]
+    more: bool
+
+
+class FileQuery(Model):
+    """Place of a page: the partition and the offset that it begins with."""
+
+    partition: Annotated[int, Field(ge=0)] = 0
+    offset: Annotated[int, Field(ge=0)] = 0
+    limit: Limit = PAGE
+
+
+class FileRow(Model):
+    """A data file of the current snapshot."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    rows: int
+    bytes: int
+    version: int
+    """Commit that has added it."""
+    committed_ms: int
+    location: str | None
+
+
+class FilePlace(Model):
+    """Place of the next page."""
+
+    partition: int
+    offset: int
+
+
+class FileList(Model):
+    """A page of data files, by partition and offset."""
+
+    files: list[FileRow]
+    next: FilePlace | None
+    """Null after the last page."""
+
+
+class DropQuery(Model):
+    """Parameters of a drop."""
+
+    keep_files: bool = False
+    """Leave the files in the store, where nothing looks after them any more."""
+    validate_only: bool = False
+
+
+class DroppedTable(Model):
+    """A table that was dropped, or that would be."""
+
+    name: str
+    disabled_topic: str | None
+    """Topic whose `table.enable` is false from now on."""
+    rows: int
+    files: int
+    bytes: int
+    keep_files: bool
+
+
+class _Named(NamedTuple):
+    """Holders of a table's name: the table, its topic or the one that is to be a table, or both."""
+
+    name: str
+    info: TableInfo | None
+    topic: Topic | None
+
+    @property
+    def enabled(self) -> bool:
+        return self.topic is not None and _is_enabled(self.topic)
+
+
+class _Ends(NamedTuple):
+    """Starts and last stable offsets of partitions, and the nodes that have not answered."""
+
+    starts: Mapping[Partition, int]
+    stable: Mapping[Partition, int]
+    unreachable: frozenset[int]
+
+
+class TableEndpoints:
+    """Endpoints of tables."""
+
+    def __init__(self, node: Node, calls: Calls, offsets: Offsets, local: LocalRequests) -> None:
+        self._node = node
+        self._calls = calls
+        self._offsets = offsets
+        self._local = local
+        path = "/tables/{table}"
+        drop = "Drop a table, and make no rows of its topic any more."
+        self.endpoints = [
+            Endpoint("GET", "/tables", "All tables.", self._list, TableList),
+            Endpoint("GET", path, "One table.", self._describe, TableDescription),
+            Endpoint("DELETE", path, drop, self._drop, DroppedTable, query=DropQuery),
+            Endpoint("GET", f"{path}/snapshots", "Its snapshots.", self._snapshots, SnapshotList, query=SnapshotQuery),
+            Endpoint("GET", f"{path}/files", "Its data files.", self._files, FileList, query=FileQuery),
+        ]
+
+    @property
+    def _serving(self) -> Serving:
+        return self._node.serving
+
+    @property
+    def _tables(self) -> TableCatalog:
+        return self._node.serving.catalog.tables
+
+    # which there are
+
+    async def _named(self) -> dict[str, _Named]:
+        """Return tables, and topics that are to be some, by name."""
+        topics = self._serving.topics
+        found = {each.name: _Named(each.name, None, each) for each in topics if _is_enabled(each)}
+        for info in await self._tables.list():
+            topic = topics.get(info.topic_id)
+            found[info.name] = _Named(info.name, info, topic)
+        return found
+
+    async def _find(self, name: str) -> _Named:
+        named = await self._named()
+        found = named.get(name)
+        if found is None:
+            reason = near_text(name, named)
+            if not reason and self._serving.topics.get(name) is not None:
+                reason = f": its topic has {ENABLE}=false"
+            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no table {name!r}{reason}")
+        return found
+
+    async def _found_table(self, name: str) -> TableInfo:
+        """Return a table that exists in the catalog."""
+        found = await self._find(name)
+        if found.info is None:
+            raise ApiError(HTTPStatus.CONFLICT, f"table {name} has no commit yet")
+        return found.info
+
+    # reading
+
+    async def _list(self, call: Call) -> TableList:
+        named = sorted((await self._named()).values())
+        shown = named[:TABLES_MAX]
+        totals = await self._tables.count_data()
+        ends = await self._ends((each.topic for each in shown if each.topic is not None), call.user)
+        rows = [TableRow(**await self._row(each, await self._state(each), totals, ends)) for each in shown]
+        return TableList(tables=rows, more=len(named) > len(shown), unreachable=sorted(ends.unreachable))
+
+    async def _state(self, named: _Named) -> TableState | None:
+        try:
+            return None if named.info is None else await self._tables.read(named.info.table_id)
+        except NotFound:
+            return None  # it was dropped meanwhile
+
+    async def _row(
+        self, named: _Named, state: TableState | None, totals: Mapping[bytes, TableTotals], ends: _Ends
+    ) -> dict[str, Any]:
+        """Return the fields of a row."""
+        topic, info = named.topic, named.info if state is None else state.info
+        leader = NO_LEADER if topic is None else self._calls.leader_of(topic.name, 0)
+        counted = TableTotals() if info is None else totals.get(info.table_id, TableTotals())
+        snapshots = () if state is None else state.snapshots
+        lags = [each.lag for each in _partitions(topic, state, ends)]
+        return {
+            "name": named.name,
+            "topic": None if topic is None else topic.name,
+            "table_id": None if info is None else str(UUID(bytes=info.table_id)),
+            "enabled": named.enabled,
+            "committer": None if leader == NO_LEADER else leader,
+            "version": 0 if info is None else info.version,
+            "snapshot_id": None if info is None else info.snapshot_id or None,
+            "committed_ms": snapshots[-1].committed_ms if snapshots else None,
+            "rows": counted.records,
+            "files": counted.files,
+            "bytes": counted.size_bytes,
+            "snapshots": len(snapshots),
+            "lag": sum(lag for lag in lags if lag is not None) if None not in lags else None,
+        }
+
+    async def _ends(self, topics: Iterable[Topic], user: User) -> _Ends:
+        keys = [key for topic in topics for key in partitions_of(topic)][:PARTITIONS_MAX]
+        starts = await self._offsets.at(keys, EARLIEST, user)
+        stable = await self._offsets.at(keys, LATEST, user, READ_COMMITTED)
+        return _Ends(starts.offsets, stable.offsets, starts.unreachable | stable.unreachable)
+
+    async def _describe(self, call: Call) -> TableDescription:
+        named = await self._find(call.path["table"])
+        state = await self._state(named)
+        ends = await self._ends([] if named.topic is None else [named.topic], call.user)
+        row = await self._row(named, state, await self._tables.count_data(), ends)
+        info = None if state is None else state.info
+        metadata = None if info is None else await read_metadata(self._node.stores, info)
+        key = None if info is None else metadata_key(info)
+        return TableDescription(
+            **row,
+            location=None if info is None else location_of(self._node.stores, info, info.location),
+            metadata_location=None if info is None or key is None else location_of(self._node.stores, info, key),
+            columns=[
+                Column(id=each["id"], name=each["name"], type=type_text(each["type"]), required=each["required"])
+                for each in (() if metadata is None else current_fields(metadata))
+            ],
+            partitions=_partitions(named.topic, state, ends),
+            unreachable=sorted(ends.unreachable),
+        )
+
+    async def _snapshots(self, call: Call) -> SnapshotList:
+        info = await self._found_table(call.path["table"])
+        state = await self._tables.read(info.table_id)
+        metadata = await read_metadata(self._node.stores, state.info) or {}
+        summaries = {each["snapshot-id"]: each.get("summary", {}) for each in metadata.get("snapshots", ())}
+        newest = state.snapshots[::-1]
+        rows = []
+        for each in newest[: call.query.limit]:
+            summary = dict(summaries.get(each.snapshot_id, {}))
+            operation = summary.pop("operation", None)
+            rows.append(SnapshotRow(**each._asdict(), operation=operation, summary=summary))
+        return SnapshotList(snapshots=rows, more=len(newest) > len(rows))
+
+    async def _files(self, call: Call) -> FileList:
+        info = await self._found_table(call.path["table"])
+        state, query = await self._tables.read(info.table_id), call.query
+        found: list[TableFile] = []
+        offset = query.offset
+        for index in sorted(index for index in state.bounds if index >= query.partition):
+            left = query.limit + 1 - len(found)
+            if index != query.partition:
+                offset = 0
+            found += await self._tables.list_data_files(info.table_id, index, start_offset=offset, limit=left)
+            if len(found) > query.limit:
+                break
+        shown, following = found[: query.limit], found[query.limit :]
+        place = FilePlace(partition=following[0].idx, offset=following[0].start_offset) if following else None
+        return FileList(files=[self._file(info, each) for each in shown], next=place)
+
+    def _file(self, info: TableInfo, file: TableFile) -> FileRow:
+        return FileRow(
+            partition=file.idx,
+            start_offset=file.start_offset,
+            end_offset=file.end_offset,
+            rows=file.record_count,
+            bytes=file.size_bytes,
+            version=file.added,
+            committed_ms=file.committed_ms,
+            location=location_of(self._node.stores, info, file.file_key),
+        )
+
+    # changes
+
+    async def _drop(self, call: Call) -> DroppedTable:
+        named, query = await self._find(call.path["table"]), call.query
+        info, topic = named.info, named.topic if named.enabled else None
+        totals = TableTotals() if info is None else (await self._tables.count_data()).get(info.table_id, TableTotals())
+        if topic is not None:  # first: its committer would make the table anew
+            await self._disable(topic, call.user, validate_only=query.validate_only)
+        if info is not None and not query.validate_only:
+            now_ms = self._serving.now_ms()
+            delete_after_ms = now_ms + self._serving.settings.storage.delete_delay_ms
+            await self._tables.drop(
+                info.table_id, keep_files=query.keep_files, now_ms=now_ms, delete_after_ms=delete_after_ms
+            )
+        return DroppedTable(
+            name=named.name,
+            disabled_topic=None if topic is None else topic.name,
+            rows=totals.records,
+            files=totals.files,
+            bytes=totals.size_bytes,
+            keep_files=query.keep_files,
+        )
+
+    async def _disable(self, topic: Topic, user: User, *, validate_only: bool) -> None:
+        change = AlterableConfig(name=ENABLE, config_operation=_SET, value="false")
+        resource = AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=topic.name, configs=[change])
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        (result,) = (await self._local.call(request, user)).responses
+        check(result.error_code, result.error_message)
+
+
+def _is_enabled(topic: Topic) -> bool:
+    return topic.info.configs.get(ENABLE) == "true"
+
+
+def _partitions(topic: Topic | None, state: TableState | None, ends: _Ends) -> list[TablePartition]:
+    """Return the partitions of a table, or those that it is to have."""
+    bounds: Mapping[int, OffsetBounds] = {} if state is None else state.bounds
+    keys: Sequence[Partition] = () if topic is None else partitions_of(topic)
+    found = []
+    for index in sorted({*bounds, *(index for _, index in keys)}):
+        key = ("" if topic is None else topic.name, index)
+        start, stable = ends.starts.get(key), ends.stable.get(key)
+        own = bounds.get(index) or OffsetBounds(start or 0, start or 0)
+        behind = None if stable is None else max(0, stable - max(own.end_offset, start or 0))
+        found.append(
+            TablePartition(
+                partition=index,
+                start_offset=own.start_offset,
+                end_offset=own.end_offset,
+                topic_end_offset=stable,
+                lag=0 if topic is None else behind,
+            )
+        )
+    return found
