@@ -16,6 +16,8 @@ from anabranch.wal.interface import Durable
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
+SCHEMAS_TOPIC: Final = "_schemas"
+"""Topic of the schema registry: to clients an ordinary one, which other registries write, too."""
 TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         OFFSETS_TOPIC: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from anabranch.broker.kafka.coordination.internal_topics import PartitionLog
+from anabranch.broker.kafka.coordination.internal_topics import SCHEMAS_TOPIC, PartitionLog
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
@@ -15,7 +15,6 @@ from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.wal.interface import Durable
 
-SCHEMAS_TOPIC: Final = "_schemas"
 SCHEMAS_PARTITION: Final = 0
 TOPIC_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({"cleanup.policy": "compact"})
 

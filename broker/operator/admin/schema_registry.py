@@ -15,10 +15,11 @@ from aiohttp import web
 
 from anabranch.broker.api.handlers.leadership import find_leadership
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.coordination.internal_topics import SCHEMAS_TOPIC
 from anabranch.broker.kafka.schemas.model import ErrorKind, RegistryError
 from anabranch.broker.kafka.schemas.requests import RegistryAnswer, RegistryRequest, failure_of, split_target
 from anabranch.broker.kafka.schemas.routes import ROUTES, find_route
-from anabranch.broker.kafka.schemas.topic import SCHEMAS_PARTITION, SCHEMAS_TOPIC
+from anabranch.broker.kafka.schemas.topic import SCHEMAS_PARTITION
 from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.broker.node.peers.links import REQUEST_BYTES_MAX
 from anabranch.broker.operator.admin.paths import REGISTRY_PREFIX

@@ -14,6 +14,7 @@ from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.broker.operator.admin.api.topics import is_internal
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.outages import Outage
@@ -74,7 +75,7 @@ class Cluster(Model):
     partitions: int
     """Partitions of these topics."""
     internal_topics: int
-    """Topics that the nodes keep for groups and transactions."""
+    """Topics that the nodes keep for groups, transactions and schemas."""
     internal_partitions: int
     leaderless: int
     groups: int
@@ -116,7 +117,7 @@ class ClusterEndpoints:
             for topic in serving.topics
             for index in range(len(topic.info.partitions))
         )
-        internal = [len(topic.info.partitions) for topic in serving.topics if topic.info.internal]
+        internal = [len(topic.info.partitions) for topic in serving.topics if is_internal(serving, topic)]
         groups, unreachable = 0, list[int]()
         if serving.topics.get(OFFSETS_TOPIC) is not None:
             answers, unreachable = await self._calls.call_each(

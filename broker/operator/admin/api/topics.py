@@ -9,6 +9,7 @@ from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.values import ResourceType
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigSource
+from anabranch.broker.kafka.coordination.internal_topics import SCHEMAS_TOPIC
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
@@ -32,6 +33,7 @@ class TopicRow(Model):
     name: str
     id: str
     internal: bool
+    """True if the nodes keep it for groups, transactions or schemas."""
     partitions: int
     leaders: list[int]
     leaderless: int
@@ -144,7 +146,7 @@ class Topics:
         return TopicRow(
             name=topic.name,
             id=uuid_text(topic.topic_id),
-            internal=topic.info.internal,
+            internal=is_internal(self._serving, topic),
             partitions=len(keys),
             leaders=sorted(leaders - {NO_LEADER}),
             leaderless=sum(self._calls.leader_of(*key) == NO_LEADER for key in keys),
@@ -165,7 +167,7 @@ class Topics:
         return TopicDescription(
             name=topic.name,
             id=uuid_text(topic.topic_id),
-            internal=topic.info.internal,
+            internal=is_internal(self._serving, topic),
             partitions=[
                 self._partition(topic, index, offsets.get(key), sizes.bytes.get(key)) for index, key in enumerate(keys)
             ],
@@ -257,6 +259,14 @@ def topic_named(serving: Serving, name: str) -> Topic:
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
     return found
+
+
+def is_internal(serving: Serving, topic: Topic) -> bool:
+    """Return whether the nodes keep a topic for themselves: for groups, transactions or schemas.
+
+    To Kafka's clients the topic of schemas is an ordinary one, as that of other registries is.
+    """
+    return topic.info.internal or (topic.name == SCHEMAS_TOPIC and serving.settings.schema_registry.enabled)
 
 
 def partition_index(topic: Topic, text: str) -> int:

@@ -20,7 +20,7 @@ from anabranch.broker.api.declaration import Handlers
 from anabranch.broker.api.handlers.internal import internal_handlers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.kafka.schemas.topic import SCHEMAS_TOPIC
+from anabranch.broker.kafka.coordination.internal_topics import SCHEMAS_TOPIC
 from anabranch.broker.node.settings.area import Secret
 from anabranch.protocol.api import api_of
 from anabranch.protocol.messages.internal.registry_call import RegistryCallRequest
@@ -70,6 +70,19 @@ async def test_a_node_keeps_schemas_over_a_crash(tmp_path: Path) -> None:
         topic = node.serving.topics.require(SCHEMAS_TOPIC)
         assert (len(topic.partitions), topic.info.internal) == (1, False)
         assert topic.info.configs["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_pages_count_the_topic_of_schemas_apart_if_the_nodes_keep_it(tmp_path: Path, enabled: bool) -> None:
+    async with running_node(tmp_path, schema_registry_enabled=enabled) as node, api_client(node) as api:
+        for name in ("orders", SCHEMAS_TOPIC):
+            await node.serving.topic_commands.create(name, partitions=1, configs={"cleanup.policy": "compact"})
+        rows = (await api.get("/topics"))["topics"]
+        assert {each["name"]: each["internal"] for each in rows} == {"orders": False, SCHEMAS_TOPIC: enabled}
+        assert (await api.get(f"/topics/{SCHEMAS_TOPIC}"))["internal"] is enabled
+        cluster = await api.get("/cluster")
+        counts = [cluster[name] for name in ("topics", "partitions", "internal_topics", "internal_partitions")]
+        assert counts == ([1, 1, 1, 1] if enabled else [2, 2, 0, 0])
 
 
 async def test_every_node_answers(tmp_path: Path) -> None:
