@@ -142,6 +142,22 @@ def _reader(kind: pa.DataType, zone: str) -> Read:
     return read
 
 
+def scalar_reader(kind: pa.DataType, zone: str) -> Read:
+    """Return a function that returns a parsed value, a `Number` or a text, as one of a scalar type for Arrow.
+
+    It raises NotDecodableError. `zone` is that of times without one.
+    """
+    read = _reader(kind, zone)
+
+    def checked(found: Any) -> Any:
+        try:
+            return read(found)
+        except _Misfit as error:
+            raise NotDecodableError(error.args[0]) from None
+
+    return checked
+
+
 def _unexpected(kind: pa.DataType, found: Any, end: str = "") -> _Misfit:
     return _Misfit(f"expected {type_name(kind)}, found {_described(found)}{end}")
 

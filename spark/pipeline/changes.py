@@ -15,8 +15,8 @@ IDENTITY_COLUMNS = ("topic", "key")
 """Columns whose values only one row of a table with keys has."""
 UNIQUE = "anabranch.unique"
 """Property of a table with keys: names of those columns."""
-DELETED = "deleted"
-"""Column of decoded records: true if the record deletes its row."""
+DELETED = "_anabranch_deleted"
+"""Column of decoded records: true if the record deletes its row. No field of values may have the name."""
 WRITES, DELETE = ("c", "u", "r"), "d"
 """Debezium's operations that give a row (create, update, read), and the one that takes it."""
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import closing
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from anabranch.spark.pipeline.decode import RecordDecoder
@@ -12,7 +11,7 @@ from anabranch.spark.pipeline.files import HadoopFolder
 from anabranch.spark.pipeline.parquet import parquet_tables
 from anabranch.spark.pipeline.sections import TableFormat, is_in_s3
 from anabranch.spark.pipeline.settings import PipelineSettings
-from anabranch.spark.pipeline.source import check_event_time, decoded, table_columns
+from anabranch.spark.pipeline.source import rows_of, table_columns
 from anabranch.spark.pipeline.tables import open_dead_letters, open_tables
 from anabranch.spark.pipeline.topic_ids import TopicIds
 from anabranch.spark.pipeline.topics import known_topics
@@ -53,12 +52,8 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
 
 def _check_table(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
     decoding = RecordDecoder(pipeline).current()
-    records = decoded(spark.createDataFrame([], RECORDS), decoding, pipeline.table.mode)
-    try:
-        records = check_event_time(records, pipeline)
-        columns = records.select(*table_columns(pipeline)).schema
-    except AnalysisException as error:
-        raise SettingError("table.event_time", reason_of(error)) from error
+    records = rows_of(spark.createDataFrame([], RECORDS), decoding, pipeline)
+    columns = records.select(*table_columns(records, pipeline)).schema
     if pipeline.table.format is TableFormat.PARQUET:
         for each in parquet_tables(spark, pipeline, records, decoding):
             each.check()

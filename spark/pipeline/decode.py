@@ -193,19 +193,25 @@ def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_
     schema = spark_type(arrow_type(kind))
 
     def column(value: Column) -> Column:
-        zone = SparkSession.active().conf.get("spark.sql.session.timeZone")
-        assert zone is not None, "it has a default"
-        try:
-            check_zone(zone)
-        except ValueError as error:
-            raise SettingError(
-                "spark.conf",
-                f"times without a zone cannot be decoded in spark.sql.session.timeZone {zone!r} ({error}): name a "
-                "region, such as Europe/Berlin, or UTC",
-            ) from None
-        return _vectorised_decoder(json_decoder(arrow_type(schema), zone, has_header=has_header).column, schema)(value)
+        made = json_decoder(arrow_type(schema), session_zone(), has_header=has_header)
+        return _vectorised_decoder(made.column, schema)(value)
 
     return Decoding(schema, column, version)
+
+
+def session_zone() -> str:
+    """Return the zone of times without one. Raises SettingError if they cannot be decoded in it."""
+    zone = SparkSession.active().conf.get("spark.sql.session.timeZone")
+    assert zone is not None, "it has a default"
+    try:
+        check_zone(zone)
+    except ValueError as error:
+        raise SettingError(
+            "spark.conf",
+            f"times without a zone cannot be decoded in spark.sql.session.timeZone {zone!r} ({error}): name a "
+            "region, such as Europe/Berlin, or UTC",
+        ) from None
+    return zone
 
 
 def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
@@ -234,7 +240,7 @@ def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has
 
         return pa.array(map(reason_of, texts.to_pylist(), errors.to_pylist()), pa.string())
 
-    find_reasons = _vectorised(reasons, StringType())
+    find_reasons = vectorised(reasons, StringType())
     return Decoding(
         schema,
         column,
@@ -256,10 +262,10 @@ def _vectorised_decoder(decode: DecodeColumn, schema: StructType) -> Callable[[C
     def decode_values(values: pa.Array) -> pa.Array:
         return decode(values)
 
-    return _vectorised(decode_values, decoded_type(schema))
+    return vectorised(decode_values, decoded_type(schema))
 
 
-def _vectorised(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+def vectorised(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
     """Return a function of columns from one of Arrow columns, whose type hints have to say so."""
     made: Any = arrow_udf  # its type stubs do not cover functions with hints
     found: Callable[..., Column] = made(function, returnType=kind)

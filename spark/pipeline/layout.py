@@ -162,12 +162,15 @@ Problem = tuple[tuple[str, ...], str]
 
 
 def layout_problems(
-    table_format: str, layout: TableLayout, columns: Collection[str], time_column: str
+    table_format: str, layout: TableLayout, columns: Collection[str] | None, time_column: str
 ) -> Iterator[Problem]:
-    """Yield what a format or the columns do not allow. `columns` are those of the table, without fields."""
+    """Yield what a format or the columns do not allow.
+
+    `columns` are those of the table, without fields; None: they are not known before the schema.
+    """
     for setting, named in (("partition_by", layout.partitions), ("sort_by", layout.order)):
         for each in named:
-            if each.column.partition(".")[0] not in columns:
+            if columns is not None and each.column.partition(".")[0] not in columns:
                 yield ("table", setting), _unknown(each.column, columns)
     if table_format != "iceberg":
         yield from _folder_problems(table_format, layout, time_column)

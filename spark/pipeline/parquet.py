@@ -142,7 +142,7 @@ def parquet_tables(
 ) -> list[ParquetTable]:
     """Return the table of a pipeline, and that of its dead letters if it has one."""
     partitions = tuple(each.folder_column for each in pipeline.layout.partitions)
-    good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
+    good = records.filter(f.col("error").isNull()).select(*table_columns(records, pipeline))
     # Otherwise every task would write a file into every partition.
     good = good.repartition(*partitions)
     table, options = pipeline.table.location or "", pipeline.table.options
@@ -150,11 +150,7 @@ def parquet_tables(
         ParquetTable(spark, "table.location", table, pipeline.checkpoint, pipeline.name, good, partitions, options),
     ]
     if pipeline.has_dead_letters:
-        dead = (
-            records.filter(f.col("error").isNotNull())
-            .select(*dead_letter_columns(decoding, f.lit(None)))
-            .drop("batch_id")
-        )
+        dead = records.filter(f.col("error") != "").select(*dead_letter_columns(decoding, f.lit(None))).drop("batch_id")
         checkpoint = f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"
         name = f"{pipeline.name}-{DEAD_LETTER_QUERY}"
         place = pipeline.dead_letter_place

@@ -22,9 +22,8 @@ from anabranch.spark.pipeline.run import without_ansi
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import (
     RECORD_COLUMNS,
-    check_event_time,
     dead_letter_columns,
-    decoded,
+    rows_of,
     table_columns,
 )
 from anabranch.spark.pipeline.tables import LakehouseTable, MicroBatchSink, open_dead_letters, open_tables
@@ -33,6 +32,7 @@ from anabranch.spark.pipeline.writer import persisted
 
 REPLAYS = "anabranch-replay"
 """Id under which replays commit, as a query does under its own."""
+FILTERED = "columns.filter leaves the record out"
 FASTER = "{}: another replay was faster; run it again"
 
 
@@ -91,8 +91,7 @@ def _replay_table(
             raise
         count = letters.count()
         return Replayed(0, 0, {str(error): count} if count else {})
-    records = decoded(letters, decoding, pipeline.table.mode)
-    with without_ansi(spark), persisted(check_event_time(records, pipeline)) as records:
+    with without_ansi(spark), persisted(rows_of(letters, decoding, pipeline)) as records:
         good = records.filter(f.col("error").isNull())
         if pipeline.table.mode.is_keyed:
             put_back, there_before = good.count(), 0
@@ -117,7 +116,7 @@ def _append(
         return count, total - count
     if count:
         try:
-            table.append(missing.select(*table_columns(pipeline)), REPLAYS, number)
+            table.append(missing.select(*table_columns(missing, pipeline)), REPLAYS, number)
         except AnotherDriver:
             raise AnotherDriver(FASTER.format(table.place)) from None
     stored = good.join(_places_in(table, good), PLACE_COLUMNS, "left_semi").select(*PLACE_COLUMNS)
@@ -132,7 +131,7 @@ def _append(
 def _merge(table: LakehouseTable, pipeline: PipelineSettings, good: DataFrame) -> None:
     # A number of its own: a merge that a table skips, because it has the number, would not be noticed.
     number = max(table.committed(REPLAYS) + 1, time.time_ns() // 1_000_000)
-    with persisted(newest_of_each_key(good.select(*table_columns(pipeline), DELETED))) as changes:
+    with persisted(newest_of_each_key(good.select(*table_columns(good, pipeline), DELETED))) as changes:
         table.merge(changes, REPLAYS, number, newer_letter)
     if table.committed(REPLAYS) != number:
         raise AnotherDriver(FASTER.format(table.place))
@@ -161,4 +160,4 @@ def _reasons(records: DataFrame, decoding: RecordDecoding) -> Mapping[str, int]:
     dead = records.filter(f.col("error").isNotNull())
     error = dead_letter_columns(decoding, f.lit(0))[len(RECORD_COLUMNS)]
     counted = dead.select(error).groupBy("error").count().orderBy(f.desc("count"), "error")
-    return {row["error"]: row["count"] for row in counted.collect()}
+    return {row["error"] or FILTERED: row["count"] for row in counted.collect()}

@@ -25,7 +25,7 @@ from anabranch.spark.pipeline.maintenance import Maintenance
 from anabranch.spark.pipeline.parquet import parquet_tables
 from anabranch.spark.pipeline.sections import TableFormat
 from anabranch.spark.pipeline.settings import PipelineSettings
-from anabranch.spark.pipeline.source import check_event_time, decoded, read_stream
+from anabranch.spark.pipeline.source import read_stream, rows_of
 from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.pipeline.tables import prepare_session
 from anabranch.spark.pipeline.topic_ids import TopicIds
@@ -248,8 +248,7 @@ def without_ansi(spark: SparkSession) -> Iterator[None]:
 def _start_parquet(spark: SparkSession, running: RunningPipeline, tell: Callable[[str], None]) -> None:
     pipeline = running.pipeline
     decoding = RecordDecoder(pipeline).current()
-    records = decoded(read_stream(spark, pipeline), decoding, pipeline.table.mode)
-    records = check_event_time(records, pipeline)
+    records = rows_of(read_stream(spark, pipeline), decoding, pipeline)
     tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:
         table.check()

@@ -6,6 +6,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field
 
+from anabranch.spark.pipeline.columns_section import ColumnsSection
 from anabranch.spark.pipeline.layout import PartitionColumn, Problem, TableLayout, layout_problems
 from anabranch.spark.pipeline.sections import (
     NOT_PER_TOPIC,
@@ -51,6 +52,7 @@ class PipelineSettings(Section):
     table: TableSection
     decode: DecodeSection = DecodeSection()
     key: DecodeSection = DecodeSection()
+    columns: ColumnsSection = ColumnsSection()
     catalog: CatalogSection = CatalogSection()
     dead_letters: DeadLetterSection = DeadLetterSection()
     watermark: WatermarkSection | None = None
@@ -121,8 +123,10 @@ class PipelineSettings(Section):
                 partitions = (*partitions, PartitionColumn(table.time_column, period.value))
         return TableLayout(partitions, table.sort_by, table.properties, "partition_by" in named, "sort_by" in named)
 
-    def _columns(self) -> list[str]:
-        """Return the names of the table's columns, without their fields."""
+    def _columns(self) -> list[str] | None:
+        """Return the names of the table's columns, without their fields; None if they are those of the schema."""
+        if self.columns.top_level:
+            return None
         named = {
             "value": self.decode.format == "none" or self.table.keep_value,
             "data": self.decode.format != "none",
@@ -218,7 +222,9 @@ def _without_effect(pipeline: PipelineSettings) -> Iterator[Problem]:
     parquet, iceberg = table.format is TableFormat.PARQUET, table.format is TableFormat.ICEBERG
     located = f"a table of format {table.format} has a location"
     lenient = {name: getattr(pipeline, name).format not in STRICT_FORMATS for name in ("decode", "key")}
+    fields = [name for name in ColumnsSection.model_fields if name != "filter"]
     rules = (
+        (not pipeline.decode.has_schema, "columns", fields, "decode.format gives values no fields"),
         (parquet and pipeline.compaction.batches > 0, "compaction", ["batches"], SMALL_FILES),
         (not iceberg, "compaction", ["files_min"], "only rewrites of iceberg tables use it"),
         (parquet, "maintenance", MaintenanceSection.model_fields,

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.spark.pipeline.changes import DELETED, check_key, without_envelopes
+from anabranch.spark.pipeline.columns import filtered, shaped, top_level_columns
 from anabranch.spark.pipeline.decode import Decoding, RecordDecoding
+from anabranch.spark.pipeline.errors import SettingError, reason_of
 from anabranch.spark.pipeline.layout import IDENTITY
 from anabranch.spark.pipeline.sections import TableFormat, TableMode
 from anabranch.spark.pipeline.settings import PipelineSettings
@@ -14,6 +17,7 @@ from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.pipeline.watermark import duration_us
 
 DECODED_KEY = "decoded_key"
+EVENT_TIME = "event_time"
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 PERIOD_FORMATS: Mapping[str, str] = {"hour": "yyyy-MM-dd-HH", "day": "yyyy-MM-dd", "month": "yyyy-MM", "year": "yyyy"}
 
@@ -35,8 +39,22 @@ def read_stream(spark: SparkSession, pipeline: PipelineSettings) -> DataFrame:
     return records
 
 
+def rows_of(records: DataFrame, decoding: RecordDecoding, pipeline: PipelineSettings) -> DataFrame:
+    """Return records decoded, checked and shaped as the file says. `table_columns` has the columns of the table.
+
+    An error is what a dead letter of the record says, and an empty one leaves the record out. Raises SettingError for
+    values that the mode cannot use, and for names and expressions that do not fit them.
+    """
+    records = decoded(records, decoding, pipeline.table.mode)
+    columns = pipeline.columns
+    if columns.filter is not None:
+        key = "key" if decoding.key is None else DECODED_KEY
+        records = filtered(records, columns.filter, key, is_keyed=pipeline.table.mode.is_keyed)
+    return shaped(_with_event_time(records, pipeline), columns)
+
+
 def decoded(records: DataFrame, decoding: RecordDecoding, mode: TableMode) -> DataFrame:
-    """Add what is decoded to the record's columns: `data`, `decoded_key`, `error` and `deleted`.
+    """Add what is decoded to the record's columns: `data`, `decoded_key`, `error` and `DELETED`.
 
     The first two only if there is something to decode. Raises SettingError for values that the mode cannot use.
     """
@@ -59,22 +77,20 @@ def _with_decoded(records: DataFrame, decoding: Decoding | None, source: str, ta
     return records.withColumns({target: f.col("_decoded.data"), "error": error}).drop("_decoded")
 
 
-def event_time(pipeline: PipelineSettings) -> Column:
-    """Return the event's time: the file's expression, or the record's timestamp where that is null or not set."""
-    expression = pipeline.table.event_time
-    record_time = f.col("timestamp")
-    return record_time if expression is None else f.coalesce(f.expr(expression).cast("timestamp"), record_time)
+def _with_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFrame:
+    """Add the event's time, if the file has an expression: the record's timestamp where that is null.
 
-
-def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFrame:
-    """Add an error to decoded records whose event time can't be read, or lies too far beyond the record's own.
-
-    A time in the far future would make all later records late. Records that delete a row have no event time.
+    A record whose event time can't be read, or lies too far beyond the record's own, gets an error: a time in the far
+    future would make all later records late. Records that delete a row have no event time. Raises SettingError.
     """
     expression = pipeline.table.event_time
     if expression is None:
         return records
-    time = f.expr(expression).cast("timestamp")
+    try:
+        records = records.withColumn(EVENT_TIME, f.expr(expression).cast("timestamp"))
+    except (AnalysisException, ParseException) as failure:
+        raise SettingError("table.event_time", reason_of(failure)) from failure
+    time = f.col(EVENT_TIME)
     error = f.col("error")
     if pipeline.decode.strict:
         unread = f.concat(f.lit("event_time: no time in this record by "), f.lit(expression))
@@ -87,23 +103,29 @@ def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFram
         )
         too_far = ahead_us > duration_us(pipeline.watermark.ahead_max)
         error = f.when(f.col("error").isNull() & too_far, ahead).otherwise(error)
-    return records.withColumn("error", error)
+    return records.withColumns({"error": error, EVENT_TIME: f.coalesce(time, f.col("timestamp"))})
 
 
-def table_columns(pipeline: PipelineSettings) -> list[Column]:
-    """Return the columns of the table, from decoded records."""
+def table_columns(records: DataFrame, pipeline: PipelineSettings) -> list[Column]:
+    """Return the columns of the table, from `rows_of`. Raises UnusableSchema for names that two of them would have."""
     undecoded = pipeline.decode.format == "none"
     names = [name for name in RECORD_COLUMNS if name != "value" or undecoded or pipeline.table.keep_value]
     key = "key" if pipeline.key.format == "none" else DECODED_KEY
     columns = [f.col(key).alias("key") if name == "key" else f.col(name) for name in names]
-    if not undecoded:
-        columns.append(f.col("data"))
+    data_at = len(columns)
     if pipeline.table.event_time is not None:
-        columns.append(event_time(pipeline).alias("event_time"))
+        names.append(EVENT_TIME)
+        columns.append(f.col(EVENT_TIME))
     if pipeline.table.format is not TableFormat.ICEBERG:
-        periods = [each for each in pipeline.layout.partitions if each.transform != IDENTITY]
-        time = event_time(pipeline)
-        columns += [f.date_format(time, PERIOD_FORMATS[each.transform]).alias(each.folder_column) for each in periods]
+        for each in pipeline.layout.partitions:
+            if each.transform != IDENTITY:
+                names.append(each.folder_column)
+                period = f.date_format(pipeline.table.time_column, PERIOD_FORMATS[each.transform])
+                columns.append(period.alias(each.folder_column))
+    if not undecoded:
+        is_top_level = pipeline.columns.top_level
+        data = top_level_columns(records.schema["data"].dataType, names) if is_top_level else [f.col("data")]
+        columns[data_at:data_at] = data
     return columns
 
 

@@ -20,10 +20,8 @@ from anabranch.spark.pipeline.schema_store import SchemaStore
 from anabranch.spark.pipeline.sections import LatePolicy
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import (
-    check_event_time,
     dead_letter_columns,
-    decoded,
-    event_time,
+    rows_of,
     table_columns,
 )
 from anabranch.spark.pipeline.tables import LakehouseTable, MicroBatchSink, open_dead_letters, open_tables
@@ -62,8 +60,8 @@ class TableWriter:
 
         `stream` has the columns of records.
         """
-        records = decoded(stream, self.decoder.current(), self.pipeline.table.mode)
-        rows = check_event_time(records, self.pipeline).select(*table_columns(self.pipeline))
+        records = rows_of(stream, self.decoder.current(), self.pipeline)
+        rows = records.select(*table_columns(records, self.pipeline))
         return [f"{self.table.place}: {line}" for line in self.table.apply_layout(rows.schema)]
 
     def write(self, batch: DataFrame, query_id: str, batch_id: int) -> int | None:
@@ -91,10 +89,10 @@ class TableWriter:
             self.schemas.write(decoding)
         watermarks = self._watermarks()
         watermark = self.pipeline.watermark
-        records = check_event_time(decoded(batch, decoding, self.pipeline.table.mode), self.pipeline)
+        records = rows_of(batch, decoding, self.pipeline)
         if watermarks is not None and watermark is not None:
             records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
-        good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
+        good_time = f.when(f.col("error").isNull(), f.unix_micros(self.pipeline.table.time_column))
         newest = f.max(good_time).alias("newest")
         metrics = [f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows"), newest]
         # Also counts records that a dead driver had counted.
@@ -151,12 +149,12 @@ class TableWriter:
         """Append the good records. Returns the metrics of all, which are computed on the way."""
         seen = Observation()
         good = records.observe(seen, *metrics).filter(f.col("error").isNull())
-        self.table.append(good.select(*table_columns(self.pipeline)), query_id, batch_id)
+        self.table.append(good.select(*table_columns(records, self.pipeline)), query_id, batch_id)
         return seen.get
 
     def _merge(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
         """Merge the newest good record of each key. Returns the metrics of all."""
-        good = records.filter(f.col("error").isNull()).select(*table_columns(self.pipeline), DELETED)
+        good = records.filter(f.col("error").isNull()).select(*table_columns(records, self.pipeline), DELETED)
         # Both are read several times.
         with persisted(records), persisted(newest_of_each_key(good)) as newest:
             found = records.agg(*metrics, f.max(DELETED).alias(DELETED)).collect()[0].asDict()
@@ -186,7 +184,7 @@ def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int 
     """Add an error to records older than the watermark. An empty error drops them without a dead letter."""
     if watermark_us is None or late is LatePolicy.KEEP:
         return records
-    behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
+    behind = f.lit(watermark_us) - f.unix_micros(pipeline.table.time_column)
     reason = f.concat(f.lit("late: "), (behind / 1_000_000).cast("string"), f.lit(" s behind the watermark"))
     error = f.lit("") if late is LatePolicy.DROP else reason
     return records.withColumn("error", f.when(f.col("error").isNull() & (behind > 0), error).otherwise(f.col("error")))

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from anabranch.spark.pipeline import iceberg as iceberg_module
 from anabranch.spark.pipeline import merge as merge_module
 from anabranch.spark.pipeline import writer as writer_module
+from anabranch.spark.pipeline.changes import DELETED
 from anabranch.spark.pipeline.check import check_pipeline
 from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, SettingError
 from anabranch.spark.pipeline.iceberg import IcebergTable
@@ -277,7 +278,7 @@ def changes(spark: SparkSession, *numbers: int, offset: int = 0) -> DataFrame:
         f"TIMESTAMP_SECONDS({offset} + n) AS timestamp",
         "'k' || n % 10 AS key",
         "NAMED_STRUCT('n', n) AS data",
-        "false AS deleted",
+        f"false AS {DELETED}",
     )
 
 
@@ -373,11 +374,11 @@ def test_a_commit_that_another_process_has_overwritten_is_told(
     """Two processes have renamed their metadata to the same version at the same moment."""
     need("iceberg")
     table, _ = open_tables(spark, make_pipeline("127.0.0.1:1", tmp_path, "overwritten"))
-    table.append(changes(spark, 1).drop("deleted"), "q", 0)
+    table.append(changes(spark, 1).drop(DELETED), "q", 0)
     before = table.committed("q")
     monkeypatch.setattr(iceberg_module, "_committed", lambda *_: before)
     with pytest.raises(PipelineError, match="micro-batch 1 was committed and is not there: another process"):
-        table.append(changes(spark, 2).drop("deleted"), "q", 1)
+        table.append(changes(spark, 2).drop(DELETED), "q", 1)
 
 
 def test_delta_merges_a_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from anabranch.spark.pipeline.check import RECORDS, check_pipeline
 from anabranch.spark.pipeline.decode import RecordDecoder
 from anabranch.spark.pipeline.errors import SettingError
 from anabranch.spark.pipeline.settings import PipelineSettings
-from anabranch.spark.pipeline.source import decoded, table_columns
+from anabranch.spark.pipeline.source import rows_of, table_columns
 from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
 
@@ -79,8 +79,8 @@ def test_a_type_that_the_table_cannot_take(spark: SparkSession, tmp_path: Path, 
 
 
 def pipeline_columns(spark: SparkSession, pipeline: PipelineSettings) -> StructType:
-    records = decoded(spark.createDataFrame([], RECORDS), RecordDecoder(pipeline).current(), pipeline.table.mode)
-    return records.select(*table_columns(pipeline)).schema
+    records = rows_of(spark.createDataFrame([], RECORDS), RecordDecoder(pipeline).current(), pipeline)
+    return records.select(*table_columns(records, pipeline)).schema
 
 
 @pytest.mark.interop

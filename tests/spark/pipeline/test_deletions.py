@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.spark.pipeline.changes import newest_of_each_key
+from anabranch.spark.pipeline.changes import DELETED, newest_of_each_key
 from anabranch.spark.pipeline.deletions import FOLDER, DeletionStore
 from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, run
@@ -45,9 +45,8 @@ class Micro:
         found = self._spark.createDataFrame(
             list(records), "key STRING, partition INT, offset BIGINT, at BIGINT, deleted BOOLEAN"
         )
-        return found.selectExpr(
-            f"'{topic}' AS topic", "partition", "offset", "timestamp_seconds(at) AS timestamp", "key", "deleted"
-        )
+        columns = ["partition", "offset", "timestamp_seconds(at) AS timestamp", "key", f"deleted AS {DELETED}"]
+        return found.selectExpr(f"'{topic}' AS topic", *columns)
 
 
 def test_a_deletion_is_known_until_each_partition_has_passed_its_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -154,10 +154,10 @@ def test_of_two_replays_at_once_one_writes(
     dead_letters.append(letters(spark, "faster", *values, (0, 5, 0, b"{")), "q", 0)
     mend(tmp_path)
 
-    def suspended(of: PipelineSettings) -> list[Column]:
+    def suspended(records: DataFrame, of: PipelineSettings) -> list[Column]:
         monkeypatch.setattr(module, "table_columns", table_columns)
         assert replay(spark, pipeline, "partition = 1", dry_run=False).put_back == 2
-        return table_columns(of)
+        return table_columns(records, of)
 
     monkeypatch.setattr(module, "table_columns", suspended)
     with pytest.raises(AnotherDriver, match="another replay was faster; run it again"):
