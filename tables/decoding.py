@@ -4,7 +4,7 @@ Each takes a binary column and returns one of `values.decoded_type`: data, or an
 pickled, and look up in the registry the schemas that records were written with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.tables.avro import AvroDecoder, avro_type, parse_avro
+from anabranch.tables.connect_schema import ConnectSchema, connect_decoder
+from anabranch.tables.encodings import EncodedDecoder, find_encodings
 from anabranch.tables.errors import NotDecodableError, SchemaError
 from anabranch.tables.json_columns import JsonDecoder
 from anabranch.tables.protobuf import (
@@ -66,11 +68,23 @@ def check_kind(schema: RegisteredSchema | bytes, kind: str) -> None:
         raise SchemaError(f"the schema is {schema.kind}, but the format is {kind.lower()}")
 
 
-def json_decoder(kind: pa.StructType, zone: str, *, has_header: bool) -> Decoder:
-    """Return the decoder of JSON. `zone` is that of times without one."""
+def json_decoder(
+    kind: pa.StructType, zone: str, *, has_header: bool, encodings: Mapping[str, str] | None = None
+) -> Decoder:
+    """Return the decoder of JSON. `zone` is that of times without one.
+
+    `encodings` are names or patterns of fields (see `encodings`). Raises EncodingError.
+    """
     kind = nullable(kind)
-    decoder = JsonDecoder(kind, zone)
+    found = find_encodings(encodings or {}, kind)
+    decoder = EncodedDecoder(kind, zone, found) if found else JsonDecoder(kind, zone)
     return Decoder(kind, partial(_after_header, decoder) if has_header else decoder)
+
+
+def connect_json_decoder(schema: ConnectSchema, zone: str, *, has_header: bool) -> Decoder:
+    """Return the decoder of Kafka Connect's JSON. Raises EncodingError."""
+    decoder = connect_decoder(schema, zone)
+    return Decoder(nullable(schema.kind), partial(_after_header, decoder) if has_header else decoder)
 
 
 def json_text_decoder() -> Decoder:

@@ -51,7 +51,7 @@ def cast_texts(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
         return pa.array([None if text is None else from_base64(text) for text in array.to_pylist()], kind)
     if pa.types.is_date32(kind):
         days = demand(array, DATE).cast(kind)
-        _demand_between(days.view(pa.int32()), YEAR_1_DAYS, None)
+        demand_between(days.view(pa.int32()), YEAR_1_DAYS, None)
         return days
     return _times(array, kind, zone)
 
@@ -64,7 +64,7 @@ def _times(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     else:
         local = demand(array, LOCAL_TIME).cast(LOCAL_TIMESTAMP)
         times = in_zone(local, zone).cast(kind)
-    _demand_between(times.view(pa.int64()), *YEARS_US)
+    demand_between(times.view(pa.int64()), *YEARS_US)
     return times
 
 
@@ -79,7 +79,8 @@ def _all_match(array: pa.Array, pattern: str) -> bool:
     return not any_of(pc.invert(pc.match_substring_regex(array, rf"\A(?:{pattern})\z")))
 
 
-def _demand_between(numbers: pa.Array, first: int, last: int | None) -> None:
+def demand_between(numbers: pa.Array, first: int, last: int | None) -> None:
+    """Raise DoubtError for a number that is not in a range."""
     found = pc.min_max(numbers).as_py()
     if found["min"] is not None and (found["min"] < first or (last is not None and found["max"] > last)):
         raise DoubtError

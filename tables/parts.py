@@ -7,9 +7,11 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from anabranch.tables.connect_schema import parse_connect
 from anabranch.tables.decoding import (
     Decoder,
     avro_decoder,
+    connect_json_decoder,
     json_decoder,
     json_text_decoder,
     protobuf_decoder,
@@ -90,7 +92,10 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
         return json_text_decoder()
     match part.format:
         case "json":
-            kind = json_schema_type(schema_text(part.schema, "JSON"))
+            text = schema_text(part.schema, "JSON")
+            if (connect := parse_connect(text)) is not None:
+                return connect_json_decoder(connect, ZONE, has_header=part.has_header)
+            kind = json_schema_type(text)
             return json_decoder(kind, ZONE, has_header=part.has_header)
         case "avro":
             return avro_decoder(part.schema, registry, has_header=part.has_header)

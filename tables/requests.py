@@ -30,8 +30,8 @@ class Asked:
     format: Literal["raw", "json", "avro", "protobuf", "auto"]
     """`auto`: that of the newest schema of the subject; all values have Confluent's header."""
     schema: bytes | None = None
-    """Contents of a schema file; None: the schema is in the registry. json: JSON Schema; avro: `.avsc`; protobuf: a
-    descriptor set."""
+    """Contents of a schema file; None: the schema is in the registry. json: JSON Schema, or Kafka Connect's; avro:
+    `.avsc`; protobuf: a descriptor set."""
     registry: Registry | None = None
     """json: without a registry and a file, values are a column of texts, each an object of JSON."""
     subject: str = ""

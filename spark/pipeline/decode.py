@@ -23,18 +23,22 @@ from anabranch.spark.pipeline.schema_file import read_schema_file
 from anabranch.spark.pipeline.sections import DecodeSection
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import node_registry
+from anabranch.tables.connect_schema import ConnectSchema, parse_connect
 from anabranch.tables.decoding import (
     NOT_UTF8,
     DecodeColumn,
     Decoder,
     avro_decoder,
+    connect_json_decoder,
     json_decoder,
     protobuf_decoder,
     schema_text,
 )
+from anabranch.tables.encodings import EncodingError, find_encodings
 from anabranch.tables.errors import NotDecodableError, RegistryError, SchemaError, UnknownSchemaError
 from anabranch.tables.json_values import check_zone, json_reader
 from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry
+from anabranch.tables.types import nullable as nullable_arrow
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
@@ -128,6 +132,8 @@ class DecoderFactory:
             if self._last is None:
                 raise SettingError(f"{section}.registry", f"{error}{self._hint}") from error
             # The registry may be down for a while: continue with the known schema. Tasks look up unknown ones.
+        except EncodingError as error:
+            raise UnusableSchema(f"{section}.encodings.{error.path}", error.reason) from error
         except (SchemaError, UnknownSchemaError) as error:
             if settings.schema_file is not None:
                 raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
@@ -173,8 +179,13 @@ def make_decoding(
     if settings.format == "protobuf":
         made = protobuf_decoder(schema, registry, has_header=header, message=settings.message, known=known)
         return _by_arrow(made, schema)
-    by_json = _by_strict_json if settings.strict else _by_lenient_json
-    return by_json(parse_json_schema(schema_text(schema, "JSON")), schema, has_header=header)
+    text = schema_text(schema, "JSON")
+    if (connect := parse_connect(text)) is not None:
+        return _by_connect(connect, schema, has_header=header)
+    kind = parse_json_schema(text)
+    if settings.strict:
+        return _by_strict_json(kind, schema, has_header=header, encodings=settings.encodings)
+    return _by_lenient_json(kind, schema, has_header=header)
 
 
 def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
@@ -188,12 +199,26 @@ def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
     return Decoding(StringType(), column, version)
 
 
-def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
-    check_json_type(kind)
-    schema = spark_type(arrow_type(kind))
+def _by_connect(connect: ConnectSchema, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
+    schema = spark_type(nullable_arrow(connect.kind))
+    _ = connect.encodings  # which may be of no column
 
     def column(value: Column) -> Column:
-        made = json_decoder(arrow_type(schema), session_zone(), has_header=has_header)
+        made = connect_json_decoder(connect, session_zone(), has_header=has_header)
+        return _vectorised_decoder(made.column, schema)(value)
+
+    return Decoding(schema, column, version)
+
+
+def _by_strict_json(
+    kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool, encodings: Mapping[str, str]
+) -> Decoding:
+    check_json_type(kind)
+    schema = spark_type(arrow_type(kind))
+    find_encodings(encodings, arrow_type(schema))
+
+    def column(value: Column) -> Column:
+        made = json_decoder(arrow_type(schema), session_zone(), has_header=has_header, encodings=encodings)
         return _vectorised_decoder(made.column, schema)(value)
 
     return Decoding(schema, column, version)

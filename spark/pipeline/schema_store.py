@@ -54,6 +54,7 @@ class SchemaStore:
         """Return the settings that a schema must fit."""
         table, decoded = self.pipeline.table, (self.pipeline.key, self.pipeline.decode)
         found = [table.mode, table.event_time, *(part for each in decoded for part in (each.format, each.message))]
+        found += [str(each.encodings) for each in decoded if each.encodings]
         if self.pipeline.columns.model_fields_set:
             found.append(self.pipeline.columns.model_dump_json())
         return list(map(str, found))

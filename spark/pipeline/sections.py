@@ -212,8 +212,8 @@ class DecodeSection(Section):
     format: Literal["none", "text", "json", "avro", "protobuf"] = "none"
     """`none` keeps the bytes as they are, `text` is UTF-8; otherwise the fields become those of a struct."""
     schema_file: str | None = None
-    """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file. With a
-    table for each topic it may contain `{topic}`."""
+    """json: DDL, Spark's JSON, JSON Schema or Kafka Connect's; avro: `.avsc`; protobuf: a descriptor set. Relative to
+    this file. With a table for each topic it may contain `{topic}`."""
     registry: str | None = None
     """URL of a schema registry; default, without a schema file: that of the first of the nodes in `source`, at port
     9644. The bytes begin with Confluent's header of five, and new schema versions add columns."""
@@ -226,6 +226,10 @@ class DecodeSection(Section):
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema file. Needed if a registry's schema has
     several."""
+    encodings: dict[str, str] = {}
+    """json: what numbers and texts of some fields stand for, by field: `seconds`, `milliseconds`, `microseconds`,
+    `nanoseconds` or `days` since 1970, a pattern such as `%d/%m/%Y`, or a logical type such as
+    `io.debezium.time.MicroTimestamp`."""
     strict: bool = True
     """Refuse what would be lost or guessed; `false`: take what can be taken."""
 
@@ -256,6 +260,11 @@ class DecodeSection(Section):
         if not self.has_schema:
             reason = "text has no schema" if self.format == "text" else "format is not set"
             yield from self.without_effect(reason, "schema_file", "registry", "header")
+        if self.format != "json":
+            yield from self.without_effect("only format json has them", "encodings")
+        yield from broken(
+            (self.encodings and not self.strict, "encodings", "values are converted by strict decoding only")
+        )
         if self.format != "protobuf":
             yield from self.without_effect("only format protobuf has messages to choose from", "message")
         if not self.uses_registry:
