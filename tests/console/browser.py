@@ -12,6 +12,7 @@ from scripts.tools import CHROMIUM_FLAGS
 AXE: Final = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
 PHONE: Final[ViewportSize] = {"width": 375, "height": 812}
+PHONE_WIDTH_MAX: Final = 500
 FOCUS_NOTE: Final = "Autofocus processing was blocked because a document already has a focused element."
 """Note of Chromium, once a page, where a click opens a dialog, which gives the focus to its first field itself."""
 EXPECT_TIMEOUT_MS: Final = 30_000
@@ -78,7 +79,7 @@ def console_page(
     browser: Browser, admin: str, *, viewport: ViewportSize = DESKTOP, dark: bool = False, timezone: str = "UTC"
 ) -> Iterator[ConsolePage]:
     """Open a tab with a storage of its own. A phone has a touch screen, and no mouse."""
-    is_phone = viewport == PHONE
+    is_phone = viewport["width"] < PHONE_WIDTH_MAX
     context = browser.new_context(
         viewport=viewport,
         color_scheme="dark" if dark else "light",

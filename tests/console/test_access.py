@@ -4,30 +4,20 @@ import urllib.error
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Browser, expect
 
 from tests.console.browser import ConsolePage, console_page
+from tests.console.tokens import OPERATE, READ, guarded_node
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
-
-READ, OPERATE = "r" * 20, "o" * 20
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node whose admin port needs a token, and shows records to operators only."""
     folder = tmp_path_factory.mktemp("guarded")
-    settings: dict[str, object] = {"admin_records": "operators"}
-    for name, token in (("read", READ), ("operate", OPERATE)):
-        (folder / name).write_text(token)
-        (folder / name).chmod(0o600)
-        settings[f"admin_{name}_token_file"] = folder / name
-    with NodeProcess(folder, **settings) as node:
-        admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        for created in admin.create_topics([NewTopic("t", 1, 1)]).values():
-            created.result(60)
+    with guarded_node(folder, [NewTopic("t", 1, 1)], admin_records="operators") as node:
         yield node
 
 

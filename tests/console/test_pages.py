@@ -21,6 +21,7 @@ PAGES = {
     "topics/orders/records": "Records",
     "topics/orders/partitions/0": "Partition 0",
     "schemas": "Schemas",
+    "tables": "Tables",
     "groups": "Groups",
     "groups/billing": "billing",
     "transactions": "Transactions",

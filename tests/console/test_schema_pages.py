@@ -3,19 +3,16 @@
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.request import Request, urlopen
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Browser, expect
 
 from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
 from tests.console.test_pages import CUT_TABLES
+from tests.console.tokens import OPERATE, READ, as_client, ask, guarded_node
 from tests.support.node import NodeProcess
-from tests.support.waiting import WAIT_S
 
-READ, OPERATE = "r" * 20, "o" * 20
 ID: Final = {"name": "id", "type": "long"}
 NOTE: Final = {"name": "note", "type": "string", "default": ""}
 ORDER: Final = {"type": "record", "name": "Order", "fields": [ID]}
@@ -31,11 +28,7 @@ class Registry:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The registry's answer, to an operator."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {OPERATE}", "Content-Type": "application/json"}
-        request = Request(f"http://{self.node.admin}/schema-registry{path}", data, headers, method=method)
-        with urlopen(request, timeout=WAIT_S) as answer:
-            return json.load(answer)
+        return ask(self.node, method, f"/schema-registry{path}", body)
 
     def register(self, subject: str, schema: Mapping[str, Any], **body: Any) -> int:
         """Register a version; return its id."""
@@ -46,16 +39,7 @@ class Registry:
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """Such a node, with a topic `orders` and no schemas."""
-    folder = tmp_path_factory.mktemp("registry")
-    settings: dict[str, object] = {}
-    for name, token in (("read", READ), ("operate", OPERATE)):
-        (folder / name).write_text(token)
-        (folder / name).chmod(0o600)
-        settings[f"admin_{name}_token_file"] = folder / name
-    with NodeProcess(folder, **settings) as node:
-        admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        for created in admin.create_topics([NewTopic("orders", 1, 1)]).values():
-            created.result(60)
+    with guarded_node(tmp_path_factory.mktemp("registry"), [NewTopic("orders", 1, 1)]) as node:
         yield Registry(node)
 
 
@@ -71,12 +55,6 @@ def filled(registry: Registry) -> Registry:
     registry.register("former", {"type": "string"})
     registry.ask("DELETE", "/subjects/former")
     return registry
-
-
-def as_client(console: ConsolePage, token: str) -> ConsolePage:
-    """Let a tab send a token."""
-    console.page.add_init_script(f"sessionStorage.setItem('anabranch.token', '{token}')")
-    return console
 
 
 @pytest.fixture

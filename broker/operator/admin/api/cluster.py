@@ -15,6 +15,7 @@ from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
 from anabranch.broker.operator.admin.api.topics import is_internal
+from anabranch.extras import is_installed
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.outages import Outage
@@ -42,6 +43,8 @@ class Session(Model):
     """True if the settings name Kafka Connect clusters."""
     has_schema_registry: bool
     """True if the node serves the schema registry."""
+    has_tables: bool
+    """True if the node has the packages that make tables of topics."""
     version: str
     cluster_id: str
     node_id: int
@@ -105,6 +108,7 @@ class ClusterEndpoints:
             may_read_records=may_read_records(self._serving, call),
             has_connect=bool(settings.connect_clusters),
             has_schema_registry=self._serving.settings.schema_registry.enabled,
+            has_tables=is_installed("tables"),
             version=VERSION,
             cluster_id=self._serving.settings.node.cluster,
             node_id=self._serving.node_id,

@@ -223,6 +223,14 @@ export const api = {
     changeRegistry("DELETE", ["subjects", subject, "versions", version], {}, { permanent: permanent ? "true" : "" }),
   deleteSubject: (subject, permanent) => changeRegistry("DELETE", ["subjects", subject], {}, { permanent: permanent ? "true" : "" }),
 
+  tables: (signal) => get(["tables"], {}, signal),
+  table: (name, signal) => get(["tables", name], {}, signal),
+  snapshots: (name, query, signal) => get(["tables", name, "snapshots"], query, signal),
+  /** `query`: the partition and the offset that the page begins with, and its limit. */
+  tableFiles: (name, query, signal) => get(["tables", name, "files"], query, signal),
+  dropTable: (name, keepFiles, validateOnly) =>
+    change("DELETE", ["tables", name], {}, { keep_files: keepFiles ? "true" : "", validate_only: validateOnly ? "true" : "" }),
+
   storage: (signal) => get(["storage"], {}, signal),
   live: (signal) => lines(url(["live"]), signal),
 };

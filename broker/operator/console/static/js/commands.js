@@ -14,6 +14,13 @@ const quoted = (text) => (/^[\w.:-]+$/.test(text) ? text : `'${text.replaceAll("
 export const firstRecord = (topic) =>
   `echo 'k1:hello' | anabranch produce ${quoted(topic)} --key-separator : --bootstrap-server ${bootstrap()}`;
 
+/** A command that installs what a node needs to make tables. */
+export const INSTALL_TABLES = "pip install 'anabranch[tables]'";
+
+/** A command that makes a topic, whose records are JSON, a table. */
+export const makeTable = (topic) =>
+  `anabranch topic alter ${quoted(topic)} --set table.enable=true --set table.value=json --bootstrap-server ${bootstrap()}`;
+
 /** A command that registers a first schema, at the node that serves this page. */
 export function firstSchema() {
   const token = getState().session?.authentication ? ' --oauth2-bearer "$TOKEN"' : "";

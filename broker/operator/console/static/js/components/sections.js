@@ -8,6 +8,7 @@ const SECTIONS = [
   ["Cluster", []],
   ["Topics", ["topics"]],
   ["Schemas", ["schemas"], (session) => session?.has_schema_registry],
+  ["Tables", ["tables"]],
   ["Groups", ["groups"]],
   ["Transactions", ["transactions"]],
   ["Storage", ["storage"]],

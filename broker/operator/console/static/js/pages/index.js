@@ -15,6 +15,8 @@ import { RecordsPage } from "./records.js";
 import { SchemaPage } from "./schema.js";
 import { SchemasPage } from "./schemas.js";
 import { StoragePage } from "./storage.js";
+import { TablePage } from "./table.js";
+import { TablesPage } from "./tables.js";
 import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
 import { TransactionsPage } from "./transactions.js";
@@ -32,6 +34,8 @@ const ROUTES = [
   ["topics/{topic}/partitions/{partition}", PartitionPage, ({ topic, partition }) => `${topic} ${partition}`],
   ["schemas", SchemasPage, () => "Schemas"],
   ["schemas/{subject}", SchemaPage, ({ subject }) => subject],
+  ["tables", TablesPage, () => "Tables"],
+  ["tables/{table}", TablePage, ({ table }) => table],
   ["groups", GroupsPage, () => "Groups"],
   ["groups/{group}", GroupPage, ({ group }) => group],
   ["transactions", TransactionsPage, () => "Transactions"],

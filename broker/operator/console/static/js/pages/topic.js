@@ -2,7 +2,7 @@
 import { api } from "../api.js";
 import { Command, Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
-import { firstGroup, firstRecord } from "../commands.js";
+import { firstGroup, firstRecord, INSTALL_TABLES, makeTable } from "../commands.js";
 import { bytes, duration, number, perSecond } from "../format.js";
 import { html, useState } from "../html.js";
 import { growthOf, useLastTwo, usePoll } from "../poll.js";
@@ -51,6 +51,7 @@ export function TopicPage({ topic }) {
           <${Section} id="groups" title="Groups" note="Groups that have committed offsets of this topic.">
             <${Groups} topic=${topic} groups=${found.groups} />
           <//>
+          ${!found.internal && html`<${Section} id="table" title="Table"><${TableOf} topic=${found} /><//>`}
           <${Section} id="configs" title="Configs" note="What the topic sets itself comes first.">
             <${Configs} configs=${found.configs} alter=${mayChange ? (config) => setDialog({ kind: "config", config }) : null} />
           <//>
@@ -171,6 +172,29 @@ function Groups({ topic, groups }) {
     ({ group_id, lag }) =>
       html`<li><a href=${href(["groups", group_id])}>${group_id}<small>${lag === null ? "lag unknown" : `lag ${number(lag)}`}</small></a></li>`,
   )}</ul>`;
+}
+
+/** The table that the topic is, or what makes it one. */
+function TableOf({ topic }) {
+  const hasTables = useStore((state) => state.session?.has_tables);
+  if (topic.configs.find((config) => config.name === "table.enable")?.value === "true") {
+    return html`
+      <p>
+        The topic is a table: engines that read Iceberg have its committed records as rows.${" "}
+        <a href=${href(["tables", topic.name])}>Queries, schema and snapshots</a>
+      </p>
+    `;
+  }
+  return html`
+    <${Empty} title="The topic is no table.">
+      <p>
+        ${hasTables
+          ? "If its values are JSON, this gives engines that read Iceberg its committed records as rows:"
+          : "It can be one on nodes that have the packages for it:"}
+      </p>
+      <${Command} text=${hasTables ? makeTable(topic.name) : INSTALL_TABLES} />
+    <//>
+  `;
 }
 
 /** Configs that most people look for. The others are shown on request, and where the topic sets them. */

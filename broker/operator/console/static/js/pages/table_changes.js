@@ -1,0 +1,25 @@
+// The dialog that drops a table.
+import { api } from "../api.js";
+import { ChangeDialog } from "../components/dialog.js";
+import { bytes, count } from "../format.js";
+import { html, useState } from "../html.js";
+
+export function DropTable({ table, close, done }) {
+  const [keepsFiles, setKeepsFiles] = useState(false);
+  const show = (plan) => html`
+    <p>
+      ${count(plan.rows, "row")} in ${count(plan.files, "file")} (${bytes(plan.bytes)})
+      ${plan.keep_files ? "stay in the store, where nothing looks after them any more." : "are deleted."}
+    </p>
+    ${plan.disabled_topic !== null && html`<p>The topic ${plan.disabled_topic} keeps its records, and is no table any more: <code>table.enable=false</code>.</p>`}
+  `;
+  return html`
+    <${ChangeDialog} title=${`Drop ${table.name}`} verb="Drop the table" danger confirm=${table.name} close=${close} done=${done} inputs=${keepsFiles}
+      plan=${() => api.dropTable(table.name, keepsFiles, true)} act=${() => api.dropTable(table.name, keepsFiles, false)} show=${show}>
+      <label class="check">
+        <input type="checkbox" autofocus checked=${keepsFiles} onChange=${(event) => setKeepsFiles(event.target.checked)} />
+        Leave the files in the store
+      </label>
+    <//>
+  `;
+}
