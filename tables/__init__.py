@@ -10,6 +10,9 @@ Arrow's types only, not Spark's. Its packages are optional: `anabranch.extras` n
                Avro and protobuf, with schemas of a registry
     schema     columns of a table and their ids, which follow the schemas of values (conform)
     rows       records to rows of a table
-    share      the rows of some blocks to a Parquet file (requests, parts), in a process of its own (process, worker)
+    row_files  rows to a Parquet file, with its statistics (metrics): those of some blocks (share, requests, parts), and
+               those of other files (joins)
+    iceberg    the files of a table's next version (snapshots, manifests, iceberg_schema)
+    worker     the process of its own that makes all of these (process)
     upkeep     what a node does for the tables of its topics
 """

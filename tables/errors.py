@@ -15,3 +15,11 @@ class RegistryError(Exception):
 
 class UnknownSchemaError(Exception):
     """The registry has no such schema or subject."""
+
+
+class SnapshotError(Exception):
+    """A version of a table that cannot be made from the one before. The text names both and the reason."""
+
+
+class JoinError(Exception):
+    """Files that cannot be joined. The text names the one."""

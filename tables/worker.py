@@ -27,19 +27,31 @@ from typing import Any, Final
 import pyarrow as pa
 
 from anabranch.s3stream.errors import StorageError
-from anabranch.tables.errors import RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.errors import JoinError, RegistryError, SchemaError, SnapshotError, UnknownSchemaError
+from anabranch.tables.iceberg import write_snapshot
+from anabranch.tables.joins import make_join
 from anabranch.tables.parts import answer
 from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
 from anabranch.tables.requests import Question, Registry, Share
 from anabranch.tables.share import make_share
+from anabranch.tables.snapshots import Join, SnapshotRequest
 
 NICENESS: Final = 5
 """Nodes answer clients first."""
 SCHEMAS_MAX: Final = 1_000
 """Registered schemas that are kept for the next requests."""
 ERROR_CHARS_MAX: Final = 1_000
-KINDS: Final = {RegistryError: "registry", SchemaError: "schema", UnknownSchemaError: "schema", StorageError: "source",
-                OSError: "file", MemoryError: "memory", pa.ArrowMemoryError: "memory"}  # fmt: skip
+KINDS: Final = {
+    RegistryError: "registry",
+    SchemaError: "schema",
+    UnknownSchemaError: "schema",
+    StorageError: "source",
+    JoinError: "source",
+    SnapshotError: "snapshot",
+    OSError: "file",
+    MemoryError: "memory",
+    pa.ArrowMemoryError: "memory",
+}
 
 
 class Worker:
@@ -56,6 +68,10 @@ class Worker:
                 share = Share.from_json(request["share"])
                 registries = self._registries((share.value.registry, share.key.registry))
                 return {"report": asdict(make_share(share, registries))}
+            if "join" in request:
+                return {"report": asdict(make_join(Join.from_json(request["join"])))}
+            if "snapshot" in request:
+                return {"written": write_snapshot(SnapshotRequest.from_json(request["snapshot"])).to_json()}
             question = Question.from_json(request["find"])
             asked = (question.value.registry, question.key.registry)
             return {"found": answer(question, self._registries(asked)).to_json()}

@@ -106,5 +106,7 @@ class Serving:
     """Requests whose handler raised an unexpected error."""
     damaged_requests: int = 0
     """Requests answered with an error because an object is corrupt or missing."""
+    table_requests: dict[str, int] = field(default_factory=dict)
+    """Number of requests to the catalog of tables, by what they asked for."""
     fetched_bytes: int = 0
     """Bytes of records that Fetch has answered with since the start. To count each response would cost 3% and more."""

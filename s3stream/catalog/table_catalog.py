@@ -13,6 +13,7 @@ from anabranch.s3stream.catalog import table_rows
 from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.deadline import Deadline
 from anabranch.s3stream.catalog.table_values import (
+    NamedTable,
     NewTable,
     TableCommit,
     TableFile,
@@ -66,6 +67,10 @@ class TableCatalog:
     async def count_data(self) -> Mapping[bytes, TableTotals]:
         """Count the data files that each table has now, by table id. Tables without any are left out."""
         return await self._database.read(table_rows.count_data)
+
+    async def find(self, name: str) -> NamedTable:
+        """Return a table by its name, with the row of its metadata, of one moment. Raises NotFound."""
+        return await self._database.read(lambda c: table_rows.find_table(c, name))
 
     async def list_data_files(self, table_id: bytes, idx: int, *, start_offset: int, limit: int) -> Sequence[TableFile]:
         """Return the first data files of a partition from an offset on that the table has now, in order.

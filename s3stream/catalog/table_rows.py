@@ -36,6 +36,7 @@ from anabranch.s3stream.catalog.schema import (
 )
 from anabranch.s3stream.catalog.table_plans import TableFacts, TablePlan, find_repeat, plan_table_commit
 from anabranch.s3stream.catalog.table_values import (
+    NamedTable,
     NewTable,
     NewTableFile,
     OffsetBounds,
@@ -135,6 +136,15 @@ def count_data(connection: Connection) -> Mapping[bytes, TableTotals]:
     sums = (func.sum(table_files.c[name]) for name in ("record_count", "size_bytes"))
     query = select(table_files.c.table_id, func.count(), *sums).where(IS_LIVE_DATA).group_by(table_files.c.table_id)
     return {table_id: TableTotals(*map(int, counts)) for table_id, *counts in connection.execute(query)}
+
+
+def find_table(connection: Connection, name: str) -> NamedTable:
+    """Return the table with a name. Raises NotFound."""
+    row = connection.execute(select(*TABLE_COLUMNS).where(tables.c.name == name)).first()
+    if row is None:
+        raise NotFound(f"table {name!r} does not exist")
+    info = _to_table(row)
+    return NamedTable(info, find_files(connection, [info.metadata_file]).get(info.metadata_file))
 
 
 def list_data_files(

@@ -143,6 +143,15 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A table that was looked up by its name."""
+
+    info: TableInfo
+    metadata: TableFile | None
+    """Its current metadata; None before the first commit."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewTableFile:
     """A file to be committed: prepared, and its bytes complete in the store. Manifests and metadata have no range."""
 

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from anabranch import child
 from anabranch.extras import MissingExtra
@@ -18,8 +19,11 @@ from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables import worker
 from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
+from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Asked, Question, Registry, Share
+from anabranch.tables.snapshots import Join
 from tests.spark.pipeline.registry_server import running_registry
+from tests.tables import versions
 from tests.tables.shares import CLOSED, RAW, read_rows, share_of
 
 pytestmark = pytest.mark.slow  # each test starts a process
@@ -205,3 +209,28 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_parent_does_not_import_arrow() -> None:
     code = "import sys, anabranch.tables.process; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+def test_a_version_of_a_table_is_made_in_another_process(
+    columns: ColumnProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "write_snapshot", columns.write_snapshot)
+    table = versions.TableFolder(tmp_path)
+    schema = table.schema
+    files = [table.add_rows(versions.kafka_rows(schema, 0, [at], n=[at])) for at in range(2)]
+    for file in files:
+        table.commit([file])
+    joined = table.new_uri(".parquet")
+    sources = [str(table.path(file.uri)) for file in files]
+    join = Join(sources, table.schemas[-1], PartitionRange("t", 0, 0, 2), str(table.path(joined)))
+    report = columns.join(join)
+    found = table.commit([versions.data_file(joined, report)], [file.uri for file in files])
+    assert (found.added_records, found.removed_records, found.total_files) == (2, 2, 1)
+    rows = StaticTable.from_metadata(f"file://{table.metadata}").scan().to_arrow()
+    assert sorted(rows["n"].to_pylist()) == [0, 1]
+    with pytest.raises(ColumnsError, match="the current snapshot has no file") as raised:
+        table.commit(removed=["file:///x"])
+    assert raised.value.kind == "snapshot"
+    with pytest.raises(ColumnsError, match="No such file") as raised:
+        columns.join(Join(["/x"], table.schemas[-1], PartitionRange("t", 0, 0, 2), str(tmp_path / "y")))
+    assert raised.value.kind == "file"

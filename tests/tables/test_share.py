@@ -23,8 +23,9 @@ from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.json_values import json_reader
 from anabranch.tables.ranges import AbortedTransaction
 from anabranch.tables.requests import Asked, Share
+from anabranch.tables.row_files import RANGE
 from anabranch.tables.schema import field_ids
-from anabranch.tables.share import RANGE, make_share
+from anabranch.tables.share import make_share
 from tests.tables.shares import RAW, file_schema, made, question, share_of
 
 DEEP = {"type": "object", "properties": {"y": {"type": "number"}}}

@@ -12,7 +12,7 @@ from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT
 from anabranch.broker.node.settings.ssl_area import SslSettings
 from anabranch.extras import is_installed
 
-TOKENS: Final = ("read_token", "operate_token", "schemas_token")
+TOKENS: Final = ("read_token", "operate_token", "schemas_token", "tables_token")
 """Settings with a token, each with a setting `..._file`."""
 
 
@@ -61,11 +61,20 @@ class AdminSettings(Area):
         description="Bearer token that may read and change what is in the schema registry, and nothing else.",
     )
     schemas_token_file: Path | None = setting(default=None, description="File with such tokens, likewise.")
+    tables_token: Secret | None = setting(
+        default=None,
+        description="Bearer token that may read tables (`/iceberg`), and nothing else.",
+    )
+    tables_token_file: Path | None = setting(
+        default=None,
+        description="File with such tokens, likewise. With an authorizer, ACLs of a user decide for a token that "
+        "follows the user's name, as in `User:etl TOKEN`.",
+    )
     records: Literal["nobody", "operators", "readers"] = setting(
         default="operators",
         description=(
-            "Who may see what records contain: `nobody`, `operators`, `readers` (whoever may read: a token "
-            "for monitoring, too)."
+            "Who may see what records contain, and load tables: `nobody`, `operators`, `readers` (whoever may read: a "
+            "token for monitoring, too). Tokens for tables load them in any case."
         ),
     )
     schema_registry_url: str | None = setting(

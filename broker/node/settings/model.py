@@ -40,6 +40,7 @@ from anabranch.broker.node.settings.storage_areas import (
     StorageArea,
     WalArea,
 )
+from anabranch.broker.node.settings.tables_area import TablesSettings
 from anabranch.broker.node.settings.tracing_area import TracingSettings
 
 
@@ -179,6 +180,7 @@ class Settings(Area):
     tracing: TracingSettings = TracingSettings()
     admin: AdminSettings = AdminSettings()
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
+    tables: TablesSettings = TablesSettings()
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = field(default_factory=dict)
     """Additional object stores, by name."""

@@ -1,8 +1,8 @@
 """Access to the admin port: reading, operating, and requests that a stranger's web page makes a browser send.
 
-A token that may operate may also read. One for schemas may use the schema registry, and nothing else; clients of
-registries send HTTP Basic, whose password is taken for the token there. A client certificate may read, and operate if
-its name is among the operators.
+A token that may operate may also read. One for schemas may use the schema registry, and nothing else, and one for
+tables reads these; clients of both may send HTTP Basic, whose password is taken for the token there. A client
+certificate may read, and operate if its name is among the operators.
 Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
 
 A stranger's page can make the browser of an authorized person send requests. No state is changed by GET; any
@@ -16,11 +16,11 @@ import ipaddress
 import socket
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -29,7 +29,7 @@ from anabranch.broker.node.settings.admin_area import TOKENS, AdminSettings
 from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
+from anabranch.broker.operator.admin.tokens import AccessError, Token, read_tokens, token_with_user
 from anabranch.extras import needed
 
 if TYPE_CHECKING:
@@ -47,6 +47,32 @@ class Level(IntEnum):
     NOTHING = 0
     READ = 1
     OPERATE = 2
+
+
+class Realm(Enum):
+    """Part of the port that a request is for. Each has tokens of its own."""
+
+    PORT = auto()
+    REGISTRY = auto()
+    TABLES = auto()
+
+
+class TableReader(NamedTuple):
+    """Somebody who reads tables."""
+
+    principal: str
+    """User whose ACLs decide, if there is an authorizer; empty: nobody's do."""
+    may_load: bool
+    """False: where ACLs do not decide, tables may be listed only."""
+
+
+class _Identity(NamedTuple):
+    """Owner of a token."""
+
+    level: Level
+    setting: str = ""
+    """Name of its setting, without the end `_token`."""
+    principal: str = ""
 
 
 class Refusal(Exception):
@@ -76,7 +102,7 @@ class AdminAccess:
         known = ("localhost", *names, *settings.allowed_hosts.split(","))
         self._names = frozenset(_plain(each) for each in known) - {""}
         for name in TOKENS:
-            for token in self._tokens(name):
+            for token, _ in self._tokens(name):
                 if len(token) < TOKEN_CHARACTERS_MIN:
                     raise AccessError(f"setting admin.{name}: a token has less than {TOKEN_CHARACTERS_MIN} characters")
 
@@ -93,12 +119,12 @@ class AdminAccess:
         headers: Mapping[str, str],
         principal: str,
         *,
-        of_registry: bool = False,
+        realm: Realm = Realm.PORT,
         changes: bool | None = None,
     ) -> str:
         """Check a request of a client; its principal is `User:` and the name of its certificate.
 
-        `of_registry`: it is for the schema registry. `changes`: it needs an operator; by default all but GET do.
+        `changes`: it needs an operator; by default all but GET do.
         Return the name of the client for the audit log. Raises Refusal.
         """
         if method != "GET":
@@ -110,10 +136,10 @@ class AdminAccess:
             )
         if self._settings.is_open:
             return ANONYMOUS
-        of_token, name = self._level_of_token(headers.get("authorization", ""), of_registry=of_registry)
+        of_token = self._identity(headers.get("authorization", ""), realm)
         of_certificate = self._level_of(principal)
-        level = max(of_token, of_certificate)
-        client = principal if of_certificate == level else f"Token:{name}"
+        level = max(of_token.level, of_certificate)
+        client = principal if of_certificate == level else of_token.principal or f"Token:{of_token.setting}"
         if level == Level.NOTHING:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "a valid bearer token or client certificate is needed")
         if changes is None:
@@ -130,8 +156,17 @@ class AdminAccess:
         """Return whether a client that may read may also change things."""
         if self._settings.is_open:
             return True
-        of_token, _ = self._level_of_token(headers.get("authorization", ""), of_registry=False)
-        return max(of_token, self._level_of(principal)) >= Level.OPERATE
+        of_token = self._identity(headers.get("authorization", ""), Realm.PORT)
+        return max(of_token.level, self._level_of(principal)) >= Level.OPERATE
+
+    def table_reader(self, headers: Mapping[str, str], principal: str) -> TableReader:
+        """Return who reads tables by a request that `check` has passed."""
+        of_token = self._identity(headers.get("authorization", ""), Realm.TABLES)
+        if of_token.setting == "tables":
+            return TableReader(of_token.principal, may_load=True)
+        operates = self.may_operate(headers, principal)
+        may_load = {"nobody": False, "operators": operates, "readers": True}[self._settings.records]
+        return TableReader("" if operates or of_token.level else principal, may_load)
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         """Raise Refusal if a browser sends a change for a page that is not this port's console."""
@@ -158,15 +193,16 @@ class AdminAccess:
             return Level.NOTHING
         return Level.OPERATE if principal.removeprefix("User:") in settings.operators else Level.READ
 
-    def _level_of_token(self, authorization: str, *, of_registry: bool) -> tuple[Level, str]:
-        """Return the level of the token in a header, and which token it is."""
-        token_bytes = _given_token(authorization, of_registry=of_registry)
+    def _identity(self, authorization: str, realm: Realm) -> _Identity:
+        """Return the owner of the token in a header."""
+        found = _Identity(Level.NOTHING)
+        token_bytes = _given_token(authorization, realm)
         if not token_bytes:
-            return Level.NOTHING, ""
+            return found
         given = sha256(token_bytes).digest()
-        of_schemas = Level.OPERATE if of_registry else Level.NOTHING
-        found, found_name = Level.NOTHING, ""
-        for name, level in zip(TOKENS, (Level.READ, Level.OPERATE, of_schemas), strict=True):
+        of_schemas = Level.OPERATE if realm is Realm.REGISTRY else Level.NOTHING
+        of_tables = Level.READ if realm is Realm.TABLES else Level.NOTHING
+        for name, level in zip(TOKENS, (Level.READ, Level.OPERATE, of_schemas, of_tables), strict=True):
             try:
                 tokens = self._tokens(name)
             except AccessError as error:
@@ -175,17 +211,18 @@ class AdminAccess:
                     _log.error("tokens of the admin port cannot be read, and are not accepted", reason=str(error))
                 continue
             self._unreadable.pop(name, None)
-            for token in tokens:
-                if hmac.compare_digest(sha256(token.encode()).digest(), given) and level > found:
-                    found, found_name = level, name.removesuffix("_token")
-        return found, found_name
+            for token, user in tokens:
+                if hmac.compare_digest(sha256(token.encode()).digest(), given) and level > found.level:
+                    found = _Identity(level, name.removesuffix("_token"), user)
+        return found
 
-    def _tokens(self, name: str) -> Iterable[str]:
+    def _tokens(self, name: str) -> Iterable[Token]:
         secret: Secret | None = getattr(self._settings, name)
         path: Path | None = getattr(self._settings, f"{name}_file")
         if secret is not None:
-            return [secret.reveal()]
-        return [] if path is None else read_tokens(f"admin.{name}_file", path)
+            return [Token(secret.reveal())]
+        lines = [] if path is None else read_tokens(f"admin.{name}_file", path)
+        return [token_with_user(line) if name == "tables_token" else Token(line) for line in lines]
 
 
 def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
@@ -204,11 +241,11 @@ def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], i
     return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)
 
 
-def _given_token(authorization: str, *, of_registry: bool) -> bytes:
+def _given_token(authorization: str, realm: Realm) -> bytes:
     """Return the token of a header; empty: there is none."""
     if authorization[: len(_BEARER)].lower() == _BEARER:
         return authorization[len(_BEARER) :].strip().encode(errors="surrogateescape")
-    if of_registry and authorization[: len(_BASIC)].lower() == _BASIC:
+    if realm is not Realm.PORT and authorization[: len(_BASIC)].lower() == _BASIC:
         try:
             return b64decode(authorization[len(_BASIC) :], validate=True).partition(b":")[2]
         except ValueError:

@@ -2,6 +2,7 @@
 
     /api/v1/...          the API of commands, console and scripts: see `broker.operator.admin.api`
     /schema-registry/... Confluent's REST API for schemas: see `broker.operator.admin.schema_registry`
+    /iceberg/...         Iceberg's REST catalog of tables: see `broker.operator.admin.iceberg`
     GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
     /health...           see `broker.operator.admin.health`
     /console/...         the console's files: see `broker.operator.admin.console`; `authentication` there is whether a
@@ -15,7 +16,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import quote
 
 import structlog
@@ -25,7 +26,7 @@ from anabranch.addresses import host_port, normal_host
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
-from anabranch.broker.operator.admin.access import AdminAccess, Refusal
+from anabranch.broker.operator.admin.access import AdminAccess, Realm, Refusal
 from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
 from anabranch.broker.operator.admin.api.endpoints import CHANGES_NOTHING, failed
 from anabranch.broker.operator.admin.connections import SERVER, Acceptor, AdminConnection
@@ -33,8 +34,17 @@ from anabranch.broker.operator.admin.console import Console
 from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
-from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX, REGISTRY_PREFIX, console_url
+from anabranch.broker.operator.admin.paths import (
+    API_PREFIX,
+    CONSOLE_PREFIX,
+    REGISTRY_PREFIX,
+    TABLES_PREFIX,
+    console_url,
+)
 from anabranch.s3stream.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from anabranch.broker.operator.admin.iceberg import RestCatalog
 
 BODY_BYTES_MAX: Final = 2 << 20
 """Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""
@@ -59,6 +69,8 @@ class AdminServer:
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
         self._runner: web.AppRunner | None = None
+        self._rest_catalog: RestCatalog | None = None
+        """None until the first request for tables."""
         self._changes: set[asyncio.Task[web.StreamResponse]] = set()
         """Requests under way that change something: they go on if their client leaves."""
         self.address = ""
@@ -101,6 +113,7 @@ class AdminServer:
         self._api.register(router)
         if self._node.serving.settings.schema_registry.enabled:
             router.add_route("*", REGISTRY_PREFIX + "{target:(/.*)?}", self._registry)
+        router.add_route("*", TABLES_PREFIX + "{target:(/.*)?}", self._tables)
         router.add_get("/metrics", self._metrics, allow_head=False)
         router.add_get("/health", self._health, allow_head=False)
         router.add_get("/health/live", self._live, allow_head=False)
@@ -160,7 +173,7 @@ class AdminServer:
             request.method,
             request.headers,
             self._principal(request),
-            of_registry=_is_of_registry(request.path),
+            realm=_realm_of(request.path),
             changes=_changes(request),
         )
 
@@ -237,6 +250,15 @@ class AdminServer:
 
         return await answer_http(self._node.serving, request)
 
+    async def _tables(self, request: web.Request) -> web.StreamResponse:
+        if self._rest_catalog is None:
+            from anabranch.broker.operator.admin.iceberg import RestCatalog
+
+            self._rest_catalog = RestCatalog(self._node)
+        assert self._access is not None, "it listens"
+        reader = self._access.table_reader(request.headers, self._principal(request))
+        return await self._rest_catalog.answer(request, reader)
+
     async def _metrics(self, request: web.Request) -> web.Response:
         found = await scrape(self._node, request.headers.get("accept", ""), self._ages)
         self._ages.look_up()
@@ -257,14 +279,18 @@ class AdminServer:
         return _verdict(reason)
 
 
-def _is_of_registry(path: str) -> bool:
-    return path == REGISTRY_PREFIX or path.startswith(f"{REGISTRY_PREFIX}/")
+def _realm_of(path: str) -> Realm:
+    for prefix, realm in ((REGISTRY_PREFIX, Realm.REGISTRY), (TABLES_PREFIX, Realm.TABLES)):
+        if path == prefix or path.startswith(f"{prefix}/"):
+            return realm
+    return Realm.PORT
 
 
 def _changes(request: web.Request) -> bool:
-    """Return whether a request may change something: a POST to the registry may be a question."""
-    if not _is_of_registry(request.path):
-        return request.method != "GET"
+    """Return whether a request may change something: a POST to the registry may be a question, and tables only read."""
+    realm = _realm_of(request.path)
+    if realm is not Realm.REGISTRY:
+        return realm is Realm.PORT and request.method != "GET"
     from anabranch.broker.operator.admin.schema_registry import is_change
 
     return is_change(request)
@@ -272,8 +298,13 @@ def _changes(request: web.Request) -> bool:
 
 def _failed(path: str, status: HTTPStatus, reason: str) -> web.Response:
     """Return the answer to a request that fails, in the form that its client expects."""
-    if not _is_of_registry(path):
+    realm = _realm_of(path)
+    if realm is Realm.PORT:
         return failed(status, reason)
+    if realm is Realm.TABLES:
+        from anabranch.broker.operator.admin import iceberg
+
+        return iceberg.failure(status, reason)
     from anabranch.broker.operator.admin.schema_registry import refused
 
     return refused(status, reason)

@@ -11,6 +11,7 @@ from anabranch.broker.node.settings.listeners import ALL_ADDRESSES
 API_PREFIX: Final = "/api/v1"
 CONSOLE_PREFIX: Final = "/console/"
 REGISTRY_PREFIX: Final = "/schema-registry"
+TABLES_PREFIX: Final = "/iceberg"
 
 
 def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:

@@ -378,7 +378,10 @@ OF_TABLES: dict[str, Prepare] = {
     "expire_files": expire_files,
     "forget_files": forget_files,
 }
-READS_OF_TABLES = {"list", "read", "list_data_files", "list_trimmed_files", "list_reapable"}
+READS_OF_TABLES = {
+    *("list", "read", "find", "count_data", "list_data_files", "list_files", "get_files"),
+    *("list_trimmed_files", "list_reapable"),
+}
 COMMANDS: dict[str, Prepare] = {
     each.__name__: each
     for each in (

@@ -87,10 +87,12 @@ class Api:
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
+        from anabranch.broker.operator.admin.iceberg import table_paths
         from anabranch.broker.operator.admin.schema_registry import registry_paths
 
         document = openapi_document(self.endpoints)
         document["paths"].update(registry_paths())
+        document["paths"].update(table_paths())
         return document
 
     def register(self, router: web.UrlDispatcher) -> None:

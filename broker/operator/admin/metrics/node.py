@@ -70,6 +70,10 @@ def _network(prefix: str, where: str) -> Mapping[str, Definition]:
     }
 
 
+TABLE_REQUESTS = counter(
+    "anabranch_table_requests_total", "Requests of engines to the catalog of tables, by what they asked for.", "request"
+)
+
 NETWORK = _network("network", "Listeners")
 INTERNAL_CONNECTIONS = gauge("anabranch_internal_connections", "Connections of other nodes to the internal port.")
 INTERNAL = _network("internal", "Internal port")
@@ -125,6 +129,7 @@ def collect(node: Node) -> Iterator[Metric]:
     yield EPOCH.single(serving.members.own.epoch)
     yield STOPPING.single(node.stopping)
     yield REQUESTS.family([((_api(key),), count) for key, count in sorted(serving.requests.items())])
+    yield TABLE_REQUESTS.family([((name,), count) for name, count in sorted(serving.table_requests.items())])
     yield REQUEST_SECONDS.buckets(
         [((_api(key),), each.buckets, each.seconds) for key, each in sorted(server.latency.items())]
     )

@@ -47,6 +47,10 @@ BAD = {
         {"ANABRANCH_COMPATIBILITY_KAFKA": "3.10"},
         "'3.10' is not allowed: should be '2.0', ",
     ),
+    "half a key for engines": (
+        {"ANABRANCH_TABLES_S3_ACCESS_KEY_ID": "a"},
+        "setting tables.s3_secret_access_key: unset, but the other part of the key is set",
+    ),
     "no bucket": ({"ANABRANCH_OBJECTS_STORE": "s3"}, "setting objects.bucket: empty"),
     "a registry without a scheme": (
         {"ANABRANCH_ADMIN_SCHEMA_REGISTRY_URL": "h:8081"},
@@ -107,7 +111,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
     [
         ("[wal", "not valid TOML"),
         ("[wall]\n", "unknown table [wall]; known are node, listener"),
-        ("[wall]\n", ", admin, schema_registry, log, stores"),
+        ("[wall]\n", ", admin, schema_registry, tables, log, stores"),
         ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has kind, path, store"),
         ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
         ('["a\\u001bb"]\n', r"unknown table ['a\x1bb']"),
@@ -202,13 +206,16 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
         "admin.read_token",
         "admin.operate_token",
         "admin.schemas_token",
+        "admin.tables_token",
+        "tables.s3_secret_access_key",
         "admin.connect_credentials",
         "admin.schema_registry_credentials",
         "delegation_token.secret_key",
     }
     for secret in secrets.values():
         assert not secret.flag
-        settings = load({}, {secret.env: "marked"})
+        beside = {"tables.s3_access_key_id": "engine"} if secret.area == "tables" else {}
+        settings = load(beside, {secret.env: "marked"})
         assert getattr(getattr(settings, secret.area), secret.name).reveal() == "marked"
         assert "marked" not in repr(settings) + str(asdict(settings))
     file = tmp_path / "node.toml"

@@ -266,7 +266,7 @@ async def test_readers_may_change_nothing_and_all_else_is_a_get(tmp_path: Path) 
     async with running_node(tmp_path, **TOKENS) as node, api_client(node, READ) as reader:
         paths = (await reader.get("/openapi.json"))["paths"]
         operations = [(method.upper(), path) for path, each in paths.items() for method in each]
-        changing = [(method, path) for method, path in operations if method != "GET"]
+        changing = [each for each in operations if each[0] != "GET" and not each[1].startswith("/iceberg/")]
         for method, path in changing:
             wanted = (403, "this token or certificate may only read")
             assert await reader.failure(method, path.removeprefix("/api/v1")) == wanted, (method, path)
