@@ -8,7 +8,7 @@ A producer may send a batch whose records cannot be decoded: nodes check its hea
 ask for the column `error`; to one who does it is a row, and so is a batch of very many records.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -45,8 +45,10 @@ from anabranch.tables.records import (
     Int64s,
     RecordColumns,
     decode_records,
+    find_records,
     gather,
     gather_headers,
+    read_records,
     repeat_text,
     timestamps,
 )
@@ -56,9 +58,9 @@ UNFOLDED_BYTES_MAX: Final = 16 << 20
 """Compressed batches are decompressed up to this size, or one batch, at a time."""
 COMPRESSION_MASK: Final = 7
 RECORDS_MAX: Final = 4_000_000
-"""Records of a batch that become rows. Decoding takes some 200 bytes a record, and 128 MiB may hold 19 million."""
+"""Records of a batch that become rows. Finding them takes 32 bytes a record, and 128 MiB may hold 19 million."""
 ROWS_MAX: Final = 131_072
-"""Maximum rows of an Arrow batch, which bounds the memory of a task."""
+"""Maximum rows of an Arrow batch, and records that are decoded together, with some 200 bytes each."""
 COLUMN_TYPES: Final = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -146,7 +148,7 @@ class BlockDecoder:
     ) -> Iterator[pa.RecordBatch]:
         for number in huge.tolist():
             many = f"{heads.fields['count'][number]} records, and {RECORDS_MAX} are the most"
-            yield self._broken_batch(data, heads, number, blocks, InvalidRecord(many))
+            yield from self._broken_batch(data, heads, number, blocks, InvalidRecord(many))
         if len(plain):
             bodies = _bodies(heads, plain, heads.start[plain] + HEADER_BYTES, heads.end[plain])
             yield from self._emit(data, bodies, blocks)
@@ -161,7 +163,7 @@ class BlockDecoder:
             except KafkaError as error:
                 if not self._shows_errors:
                     raise
-                yield self._broken_batch(data, heads, int(folded[begin]), blocks, error)
+                yield from self._broken_batch(data, heads, int(folded[begin]), blocks, error)
                 begin += 1
             else:
                 yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
@@ -183,25 +185,24 @@ class BlockDecoder:
         self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
     ) -> Iterator[pa.RecordBatch]:
         try:
-            found = self._decode(data, array, bodies, blocks)
+            found = _decoded(array, bodies)
         except InvalidRecord as error:
             if not self._shows_errors:
                 raise
             count = len(bodies.records)
             if count == 1:
-                yield self._broken(data, bodies, blocks, error)
+                yield from self._broken(data, bodies, blocks, error)
                 return
             for some in (slice(count // 2), slice(count // 2, count)):
                 yield from self._columns(data, array, BatchBodies(*(column[some] for column in bodies)), blocks)
             return
-        if found is not None:
-            yield found
+        for records in found:
+            yield from self._requested(data, records, bodies, blocks)
 
-    def _decode(
-        self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
-    ) -> pa.RecordBatch | None:
-        records = decode_records(array, bodies)
-        _check_offsets(records, bodies)
+    def _requested(
+        self, data: Any, records: RecordColumns, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records that were asked for, if there are any."""
         source = bodies.source[records.batch]
         low = np.array([block.partition_range.start_offset for block in blocks], np.int64)[source]
         high = np.array([block.partition_range.end_offset for block in blocks], np.int64)[source]
@@ -209,22 +210,27 @@ class BlockDecoder:
         if not inside.all():
             records = records.select(inside)
             source = source[inside]
-        if not len(records):
-            return None
-        columns = [self._column(field, data, records, bodies, blocks, source) for field in self._schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if len(records):
+            columns = [self._column(field, data, records, bodies, blocks, source) for field in self._schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _broken_batch(
         self, data: Any, heads: _BatchHeaders, number: int, blocks: Sequence[RequestedBlock], error: KafkaError
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch]:
         at = np.array([number])
         return self._broken(data, _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at]), blocks, error)
 
     def _broken(
         self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock], error: KafkaError
-    ) -> pa.RecordBatch:
-        """Return the row of a batch whose records cannot be decoded: its value is their bytes."""
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the row of a batch whose records cannot be decoded: its value is their bytes.
+
+        Of several ranges that a batch is in, the one with its last offset has the row: the first one may have begun
+        before the partition did.
+        """
         wanted = blocks[int(bodies.source[0])].partition_range
+        if bodies.last_offset[0] >= wanted.end_offset:
+            return
         time = int(bodies.base_timestamp[0] if bodies.append_time[0] < 0 else bodies.append_time[0])
         row = {
             "value": bytes(data[int(bodies.start[0]) : int(bodies.end[0])]),
@@ -235,7 +241,7 @@ class BlockDecoder:
             "timestampType": int(bodies.append_time[0] >= 0),
             "error": f"the batch cannot be decoded: {error.message or error}",
         }
-        return pa.RecordBatch.from_arrays(
+        yield pa.RecordBatch.from_arrays(
             [pa.array([row.get(field.name)], field.type) for field in self._schema], schema=self._schema
         )
 
@@ -366,13 +372,35 @@ def _bodies(heads: _BatchHeaders, at: Int64s, start: Int64s, end: Int64s) -> Bat
     )
 
 
-def _check_offsets(records: RecordColumns, bodies: BatchBodies) -> None:
+def _decoded(array: Bytes, bodies: BatchBodies) -> Iterable[RecordColumns]:
+    """Return the records of batches, those of a very large batch a limited number at a time. Raises InvalidRecord."""
+    if len(bodies.records) > 1 or bodies.records[0] <= ROWS_MAX:
+        records = decode_records(array, bodies)
+        _check_offsets(records, bodies, int(bodies.base_offset[0]) - 1)
+        return [records]
+    at, end = find_records(array, bodies)
+
+    def parts() -> Iterator[RecordColumns]:
+        for first in range(0, len(at), ROWS_MAX):
+            some = slice(first, first + ROWS_MAX)
+            yield read_records(array, bodies, np.zeros(len(at[some]), np.int64), at[some], end[some])
+
+    before = int(bodies.base_offset[0]) - 1
+    for records in parts():  # all of them are right, or none is shown
+        _check_offsets(records, bodies, before)
+        before = int(records.offset[-1])
+    return parts()
+
+
+def _check_offsets(records: RecordColumns, bodies: BatchBodies, before: int) -> None:
     """Raise InvalidRecord for an offset that is not in its batch, or not after the one before.
 
     The offsets after those of a batch are other batches', so such a record would be lost, or one of two with an offset.
+    The first offset follows `before`.
     """
     batch, offset = records.batch, records.offset
     wrong = (offset < bodies.base_offset[batch]) | (offset > bodies.last_offset[batch])
+    wrong[:1] |= offset[:1] <= before
     wrong[1:] |= (batch[1:] == batch[:-1]) & (offset[1:] <= offset[:-1])
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])

@@ -2,13 +2,17 @@
 
 It is started for the first request, and kept. One that ends, or that does not answer in time, is replaced, and the
 request is made again: a share's file depends on the share alone. A request over which several processes have ended is
-given up.
+given up, but for shares: one hostile value must not stop a table. The process says which records it is about to decode.
+If it ends over some of them, or has too little memory, they are decoded one by one, which finds the value, and that one
+is left as it is, with an error. `VALUES_MAX` and `FALLBACKS_MAX` bound how often that is done: then a whole group, and
+at last the whole share, has bytes and an error in each row.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from anabranch import child
@@ -16,12 +20,19 @@ from anabranch.extras import is_installed, missing
 from anabranch.tables.requests import Finding, Question, Share, ShareReport
 from anabranch.tables.snapshots import Join, SnapshotReport, SnapshotRequest
 
+PROGRAM: Final = ("-m", "anabranch.tables.worker")
 MEMORY_BYTES_MAX: Final = 1 << 30
-TIMEOUT_S: Final = 600.0
-"""Time for the answer to one request: a share of 256 MiB takes some tens of seconds."""
+TIMEOUT_S: Final = 300.0
+"""Time without progress of a request: some thousand records take a second, a join of 256 MiB some tens of seconds."""
 ANSWER_BYTES_MAX: Final = 16 << 20
 ATTEMPTS: Final = 3
 """Processes that may end over a request."""
+FALLBACKS_MAX: Final = 24
+"""Attempts at one share, after the first ones, until none of its values is decoded. Each takes a new process."""
+VALUES_MAX: Final = 4
+"""Values of a group that are found one by one until none of the group is decoded."""
+_NOUNS: Final = {"share": "share", "join": "join", "find": "question", "snapshot": "snapshot"}
+"""Names of requests in errors."""
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1"}
 """One thread, whose allocator returns memory, and reserves little in advance."""
 
@@ -38,18 +49,28 @@ class ColumnsError(Exception):
 class ColumnProcess:
     """Makes the shares of tables. Used in one thread at a time; `close` may be called in any."""
 
-    def __init__(self, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
-        """Raises MissingExtra."""
+    def __init__(self, *, memory_bytes_max: int = MEMORY_BYTES_MAX, program: Sequence[str] = PROGRAM) -> None:
+        """Give the process a limit of memory. Raises MissingExtra."""
         if not is_installed("tables"):
             raise missing("a topic that is a table", "pyarrow", "tables")
-        command = [sys.executable, "-m", "anabranch.tables.worker", str(memory_bytes_max)]
+        command = [sys.executable, *program, str(memory_bytes_max)]
         self._child = child.Child(command, {**os.environ, **_ENVIRONMENT})
+        self._at: Sequence[int] | None = None
+        """Offsets that the process decodes for a share."""
         self.cpu_s = 0.0
         """CPU time of all answers."""
 
     def make(self, share: Share) -> ShareReport:
         """Write the file of a share. Raises ColumnsError."""
-        return ShareReport(**self._ask({"share": share.to_json()})["report"])
+        fallbacks = 0
+        while True:
+            try:
+                return ShareReport(**self._ask({"share": share.to_json()}, 1 if fallbacks else ATTEMPTS)["report"])
+            except ColumnsError as error:
+                if error.kind not in {"ended", "memory"} or self._at is None or fallbacks > FALLBACKS_MAX:
+                    raise
+                fallbacks += 1
+                share = _more_careful(share, self._at, is_last=fallbacks > FALLBACKS_MAX)
 
     def join(self, join: Join) -> ShareReport:
         """Write the file of a join. Raises ColumnsError."""
@@ -72,31 +93,56 @@ class ColumnProcess:
         """End the process, and start no other one."""
         self._child.close()
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any], attempts: int = ATTEMPTS) -> dict[str, Any]:
+        ((what, _),) = request.items()
         body = json.dumps(request).encode()
-        (what,) = request
         with self._child.using:
-            answer = self._answer(body, what)
+            answer = self._answer(body, _NOUNS[what], attempts)
+            if answer.get("error") == "memory":
+                self._child.stop()  # the next one has all of its memory
         self.cpu_s += answer["seconds"]
         if "error" in answer:
             raise ColumnsError(answer["error"], answer["text"])
         return answer
 
-    def _answer(self, body: bytes, what: str) -> dict[str, Any]:
+    def _answer(self, body: bytes, what: str, attempts: int) -> dict[str, Any]:
+        ended = 0
         reason = ""
-        for _ in range(ATTEMPTS):
+        while ended < attempts:
             try:
-                answer = child.exchange(
-                    self._child.running(), body, what=what, timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX
-                )
+                return self._exchange(body, what)
             except OSError as error:
                 status = self._child.stop()
                 if self._child.is_closed:
                     break
-                reason = f"{error}, with status {status}"
-            else:
-                found: dict[str, Any] = json.loads(answer)
-                return found
+                line = self._child.last_line()
+                reason = f"{error}, with status {status}{line and f': {line}'}"
+                ended = attempts if isinstance(error, TimeoutError) and self._at else ended + 1
         if self._child.is_closed:
             raise ColumnsError("stopped", "the node is stopping")
         raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this {what}: the last one because {reason}")
+
+    def _exchange(self, body: bytes, what: str) -> dict[str, Any]:
+        """Send a request, and return its answer. Raises OSError."""
+        self._at = None
+        process = self._child.running()
+        child.send(process, body, what=what, timeout_s=TIMEOUT_S)
+        while True:
+            found: dict[str, Any] = json.loads(
+                child.receive(process, what=what, timeout_s=TIMEOUT_S, answer_bytes_max=ANSWER_BYTES_MAX)
+            )
+            if "at" not in found:
+                return found
+            self._at = found["at"]
+
+
+def _more_careful(share: Share, at: Sequence[int], *, is_last: bool) -> Share:
+    """Return a share for another attempt, after one over the records with the offsets [start, end)."""
+    start, end = at
+    if is_last:
+        return replace(share, careful=(), raw=((share.range.start_offset, share.range.end_offset),))
+    group = next((each for each in share.careful if each[0] <= start < each[1]), None)
+    if group is None:
+        return replace(share, careful=(*share.careful, (start, end)))
+    in_group = sum(group[0] <= first < group[1] for first, _ in share.raw)
+    return replace(share, raw=(*share.raw, group if in_group >= VALUES_MAX else (start, end)))

@@ -97,14 +97,23 @@ class RecordColumns:
 
 def decode_records(data: Bytes, bodies: BatchBodies) -> RecordColumns:
     """Decode all records of the batches, without their headers. Raises InvalidRecord."""
+    at, end = find_records(data, bodies)
+    return read_records(data, bodies, np.repeat(np.arange(len(bodies.records)), bodies.records), at, end)
+
+
+def find_records(data: Bytes, bodies: BatchBodies) -> tuple[Int64s, Int64s]:
+    """Return the start of each record, after its length, and its end. Raises InvalidRecord."""
     impossible = np.flatnonzero(
         (bodies.records < 0) | (bodies.records > (bodies.end - bodies.start) // RECORD_BYTES_MIN)
     )
     if impossible.size:
         bad = int(impossible[0])
         raise _invalid(bodies, bad, f"{bodies.records[bad]} records in {bodies.end[bad] - bodies.start[bad]} bytes")
-    at, end = _find_records(data, bodies)
-    batch = np.repeat(np.arange(len(bodies.records)), bodies.records)
+    return _find_records(data, bodies)
+
+
+def read_records(data: Bytes, bodies: BatchBodies, batch: Int64s, at: Int64s, end: Int64s) -> RecordColumns:
+    """Decode records of the batches with these indexes, each at [at, end). Raises InvalidRecord."""
     timestamp, at = read_varints(data, at + 1)
     offset, at = read_varints(data, at)
     key_bytes, key_start = read_varints(data, at)
@@ -176,7 +185,7 @@ def read_varints(data: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _find_records(data: Bytes, bodies: BatchBodies) -> tuple[Int64s, Int64s]:
-    """Return the start of each record, after its length, and its end."""
+    """Return what `find_records` does, of batches that may have as many records as they say."""
     total = int(bodies.records.sum())
     longest = int(bodies.records.max()) if len(bodies.records) else 0
     if total >= longest * ABREAST_BATCHES_MIN:

@@ -154,6 +154,10 @@ class Share:
     target: str
     """Path of the Parquet file to write."""
     codec: str = "zstd"
+    careful: Sequence[tuple[int, int]] = ()
+    """Offsets [start, end) whose records become rows one by one."""
+    raw: Sequence[tuple[int, int]] = ()
+    """Offsets [start, end) whose records are not decoded, because processes have ended over them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -166,6 +170,8 @@ class Share:
             "key": self.key.to_json(),
             "target": self.target,
             "codec": self.codec,
+            "careful": [list(each) for each in self.careful],
+            "raw": [list(each) for each in self.raw],
         }
 
     @classmethod
@@ -174,7 +180,8 @@ class Share:
         parts = {name: Part.from_json(found[name]) for name in ("value", "key")}
         blocks = [IndexEntry(*each) for each in found["blocks"]]
         wanted = PartitionRange.from_json(found["range"])
-        return cls(**dict(found) | parts | {"blocks": blocks, "range": wanted})
+        ranges = {name: tuple(tuple(each) for each in found[name]) for name in ("careful", "raw")}
+        return cls(**dict(found) | parts | ranges | {"blocks": blocks, "range": wanted})
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ a batch's decompressed records, of some thousand rows, and of a row group.
 """
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +28,18 @@ READ_BYTES_MAX: Final = 4 << 20
 MEMORY_BYTES_MAX: Final = 32 << 20
 """Free memory that is kept for the values of the next read."""
 
+NOT_DECODED: Final = "decoding it takes more memory or time than there is"
+"""Error of a value over which processes have ended."""
 
-def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> ShareReport:
+
+def make_share(
+    share: Share,
+    registries: Mapping[Registry, SchemaRegistry],
+    tell: Callable[[tuple[int, int] | None], None] = lambda _: None,
+) -> ShareReport:
     """Write the file of a share, which is removed again after an error. `registries` are those of its parts.
+
+    Tells the offsets [start, end) whose records are about to become rows, and None once they are.
 
     Raises CorruptObject for damaged blocks, RegistryError if a registry does not answer, SchemaError, and OSError.
     """
@@ -38,16 +47,35 @@ def make_share(share: Share, registries: Mapping[Registry, SchemaRegistry]) -> S
     def decoder(part: Part) -> Decoder | None:
         return decoder_of(part, None if part.registry is None else registries[part.registry])
 
+    def kept_raw(part: Part) -> Part:
+        return part if part.format == "raw" else Part("none", reason=NOT_DECODED)
+
     schema = decode_schema(share.schema)
     maker = RowMaker(schema, decoder(share.value), decoder(share.key))
-    return write_rows(map(maker.rows, _slices(share)), schema, share.range, Path(share.target), share.codec)
+    raw_maker = RowMaker(schema, decoder(kept_raw(share.value)), decoder(kept_raw(share.key)))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for records in _slices(share):
+            first, last = (records["offset"][at].as_py() for at in (0, -1))
+            tell((first, last + 1))
+            is_raw = any(start <= first < end for start, end in share.raw)
+            made = (raw_maker if is_raw else maker).rows(records)
+            tell(None)
+            yield made
+
+    return write_rows(rows(), schema, share.range, Path(share.target), share.codec)
 
 
 def _slices(share: Share) -> Iterator[pa.RecordBatch]:
     """Yield the records of a share in the order of offsets, a limited number at a time."""
     for records in _records(share):
         for start in range(0, len(records), ROWS_MAX):
-            yield records.slice(start, ROWS_MAX)
+            some = records.slice(start, ROWS_MAX)
+            first, last = (some["offset"][at].as_py() for at in (0, -1))
+            if any(start <= last and first < end for start, end in share.careful):
+                yield from (some.slice(at, 1) for at in range(len(some)))
+            else:
+                yield some
 
 
 def _records(share: Share) -> Iterator[pa.RecordBatch]:

@@ -11,17 +11,24 @@ Requests and answers are JSON, each after its length in 4 bytes (big endian), on
     {"snapshot": {...}} -> {"written": {...}} see `snapshots.SnapshotRequest` and `snapshots.SnapshotReport`
 
 An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KINDS`, or `internal`: only what was
-asked for is not done. Each has the CPU time that it took in `seconds`.
+asked for is not done. Each has the CPU time that it took in `seconds`. Before the answer to a share there are frames
+`{"at": [START, END]}` whenever it begins to decode the values of these offsets, and `{"at": null}` when it is done with
+them: what it has said last shows which values it ended over.
+
+It ends when its standard input does, also in the midst of a request: its node is gone then, and another one may make
+the same files.
 """
 
 import errno
 import json
 import os
 import resource
+import select
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from threading import Thread  # noqa: TID251 - the main one may be in Arrow for long
 from typing import Any, Final
 
 import pyarrow as pa
@@ -57,7 +64,9 @@ KINDS: Final = {
 class Worker:
     """Answers requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Tell what comes before an answer."""
+        self._tell = tell
         self._schemas: dict[tuple[str, str | None], dict[tuple[int, bool], RegisteredSchema]] = {}
         """Schemas by id, of each registry."""
 
@@ -67,7 +76,7 @@ class Worker:
             if "share" in request:
                 share = Share.from_json(request["share"])
                 registries = self._registries((share.value.registry, share.key.registry))
-                return {"report": asdict(make_share(share, registries))}
+                return {"report": asdict(make_share(share, registries, lambda at: self._tell({"at": at})))}
             if "join" in request:
                 return {"report": asdict(make_join(Join.from_json(request["join"])))}
             if "snapshot" in request:
@@ -100,15 +109,28 @@ def main() -> None:
     os.nice(NICENESS)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    worker = Worker()
     read, write = sys.stdin.buffer.read, sys.stdout.buffer
+
+    def tell(answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        write.write(len(body).to_bytes(4, "big") + body)
+        write.flush()
+
+    Thread(target=_end_with_input, args=(sys.stdin.fileno(),), daemon=True).start()
+    worker = Worker(tell)
     while head := read(4):
         begun = time.process_time()
         answer = worker.answer(json.loads(read(int.from_bytes(head, "big"))))
         answer["seconds"] = time.process_time() - begun
-        body = json.dumps(answer).encode()
-        write.write(len(body).to_bytes(4, "big") + body)
-        write.flush()
+        tell(answer)
+
+
+def _end_with_input(descriptor: int) -> None:
+    """End this process once nothing can write to its standard input any more, also while it works."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # a hang-up is always reported
+    poll.poll()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 import errno
 import json
 import os
+import select
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +20,11 @@ from anabranch import child
 from anabranch.extras import MissingExtra
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
-from anabranch.tables import worker
+from anabranch.tables import process, worker
 from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Asked, Question, Registry, Share
+from anabranch.tables.share import NOT_DECODED
 from anabranch.tables.snapshots import Join
 from tests.spark.pipeline.registry_server import running_registry
 from tests.tables import versions
@@ -56,16 +60,16 @@ def test_a_share_is_made_in_another_process(columns: ColumnProcess, share: Share
 def test_a_share_is_made_again_by_another_process_when_the_first_is_killed(
     columns: ColumnProcess, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = child.exchange
+    send = child.send
     killed: list[int] = []
 
-    def killing(process: Any, *given: Any, **settings: Any) -> bytes:
+    def killing(process: Any, *given: Any, **settings: Any) -> None:
         if not killed:
             killed.append(process.pid)
             process.send_signal(signal.SIGKILL)
-        return exchange(process, *given, **settings)
+        send(process, *given, **settings)
 
-    monkeypatch.setattr(child, "exchange", killing)
+    monkeypatch.setattr(child, "send", killing)
     assert columns.make(share).rows == 100
     assert columns.process_id not in (None, *killed)
     assert len(read_rows(share)) == 100
@@ -74,15 +78,15 @@ def test_a_share_is_made_again_by_another_process_when_the_first_is_killed(
 def test_a_request_over_which_each_process_ends_is_given_up(
     columns: ColumnProcess, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = child.exchange
+    send = child.send
     killed: list[int] = []
 
-    def killing(process: Any, *given: Any, **settings: Any) -> bytes:
+    def killing(process: Any, *given: Any, **settings: Any) -> None:
         killed.append(process.pid)
         process.send_signal(signal.SIGKILL)
-        return exchange(process, *given, **settings)
+        send(process, *given, **settings)
 
-    monkeypatch.setattr(child, "exchange", killing)
+    monkeypatch.setattr(child, "send", killing)
     with pytest.raises(ColumnsError, match=f"{ATTEMPTS} processes ended over this share: .* with status -9") as raised:
         columns.make(share)
     assert raised.value.kind == "ended"
@@ -91,20 +95,116 @@ def test_a_request_over_which_each_process_ends_is_given_up(
     assert columns.make(share).rows == 100
 
 
-def test_too_much_memory_ends_a_share_and_not_the_process(tmp_path: Path) -> None:
+def test_a_value_that_takes_too_much_memory_is_left_as_it_is(tmp_path: Path) -> None:
     columns = ColumnProcess(memory_bytes_max=320 << 20)
     try:
         nested = b'{"n": [' + b"[]," * (3 << 20) + b"[]]}"
         deep = {"type": "object", "properties": {"n": {"type": "array", "items": {"type": "array"}}}}
         asked = columns.find(Question(Asked("json", json.dumps(deep).encode()), RAW))
-        first = columns.process_id
-        large = share_of(tmp_path, [bytes(build_batch([Record(None, nested, 5)]))], asked)
-        with pytest.raises(ColumnsError) as raised:
-            columns.make(large)
-        assert raised.value.kind == "memory"
-        assert columns.process_id == first
+        values = [b'{"n": [["a"]]}', nested, b'{"n": null}']
+        share = share_of(tmp_path, [bytes(build_batch([Record(None, each, 5) for each in values]))], asked)
+        report = columns.make(share)
+        assert (report.rows, report.errors, report.reasons) == (3, 1, [NOT_DECODED])
+        rows = read_rows(share)
+        assert [row["n"] for row in rows] == [[["a"]], None, None]
+        assert [row["_kafka"]["value_raw"] for row in rows] == [None, nested, None]
     finally:
         columns.close()
+
+
+FATAL_VALUES = """
+import os, sys
+from dataclasses import replace
+from anabranch.tables import parts, worker
+
+made = parts.json_decoder
+
+def json_decoder(*given, **settings):
+    decoder = made(*given, **settings)
+
+    def column(values):
+        if any(b"fatal" in each for each in values.to_pylist()):
+            os.abort()
+        return decoder.column(values)
+
+    return replace(decoder, column=column)
+
+parts.json_decoder = json_decoder
+worker.main()
+"""
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[ColumnProcess]:
+    """Yield a process that ends over the values with the word `fatal`."""
+    program = tmp_path / "fragile.py"
+    program.write_text(FATAL_VALUES)
+    made = ColumnProcess(program=[str(program)])
+    yield made
+    made.close()
+
+
+def test_a_value_over_which_processes_end_is_left_as_it_is(tmp_path: Path, fragile: ColumnProcess) -> None:
+    values = [b'{"n": %d}' % number for number in range(20)]
+    values[7] = values[12] = b'{"n": 5, "s": "fatal"}'
+    batch = bytes(build_batch([Record(None, each, 5) for each in values]))
+    share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    report = fragile.make(share)
+    assert (report.rows, report.errors, report.reasons) == (20, 2, [NOT_DECODED])
+    rows = read_rows(share)
+    assert [row["n"] for row in rows] == [None if at in {7, 12} else at for at in range(20)]
+    assert [row["_kafka"]["value_raw"] for row in rows if row["n"] is None] == [values[7], values[12]]
+
+
+def test_a_group_of_many_values_over_which_processes_end_is_left_as_it_is(
+    tmp_path: Path, fragile: ColumnProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "VALUES_MAX", 2)
+    batch = bytes(build_batch([Record(None, b'{"s": "fatal"}', 5)] * 9))
+    share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    assert fragile.make(share).errors == 9
+
+
+def test_at_last_nothing_of_a_share_is_decoded(
+    tmp_path: Path, fragile: ColumnProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "FALLBACKS_MAX", 1)
+    values = [b'{"n": 5, "s": "fatal"}', b'{"n": 1}']
+    batch = bytes(build_batch([Record(None, each, 5) for each in values]))
+    share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    assert fragile.make(share).errors == 2
+
+
+def test_the_last_line_of_a_process_that_ends_is_in_the_error(tmp_path: Path) -> None:
+    program = tmp_path / "ends.py"
+    program.write_text("import sys\nsys.stdin.buffer.read(4)\nsys.exit('first\\nno more room\\n')")
+    columns = ColumnProcess(program=[str(program)])
+    with pytest.raises(ColumnsError, match=r"ended over this question: .* with status 1: no more room"):
+        columns.find(Question(JSON, RAW))
+    columns.close()
+
+
+def test_a_process_ends_with_its_node_also_while_it_works() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        place = f"http://127.0.0.1:{registry.getsockname()[1]}"
+        code = (
+            "from anabranch.tables.process import ColumnProcess\n"
+            "from anabranch.tables.requests import Asked, Question, Registry\n"
+            "columns = ColumnProcess()\n"
+            "columns.find(Question(Asked('raw'), Asked('raw')))\n"
+            "print(columns.process_id, flush=True)\n"
+            f"columns.find(Question(Asked('auto', registry=Registry('{place}'), subject='s'), Asked('raw')))\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as node:
+            assert node.stdout is not None
+            worker_process = os.pidfd_open(int(node.stdout.readline()))
+            asked, _ = registry.accept()  # the worker waits for an answer
+            node.kill()
+        ended = select.poll()
+        ended.register(worker_process, select.POLLIN)
+        assert ended.poll(60_000)
+        asked.close()
+        os.close(worker_process)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOMEM, "memory"), (errno.ENOSPC, "file")])
@@ -115,7 +215,7 @@ def test_a_mapping_without_memory_is_no_error_of_a_file(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(worker, "make_share", fail)
-    assert worker.Worker().answer({"share": share.to_json()})["error"] == kind
+    assert worker.Worker(print).answer({"share": share.to_json()})["error"] == kind
 
 
 def test_records_of_very_many_columns_fit_in_memory(tmp_path: Path) -> None:
@@ -174,7 +274,7 @@ def test_keys_and_values_have_logins_of_their_own_at_one_registry(logins: tuple[
         server.credentials = "me:secret"
         server.add("t", {"type": "record", "name": "T", "fields": []})
         value, key = (Asked("avro", registry=Registry(server.url, login), subject="t") for login in logins)
-        refused = worker.Worker().answer({"find": Question(value, key).to_json()})
+        refused = worker.Worker(print).answer({"find": Question(value, key).to_json()})
         assert (refused.get("error"), "answers 401" in refused.get("text", "")) == ("registry", True)
 
 

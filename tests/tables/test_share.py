@@ -3,6 +3,7 @@
 import itertools
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ from anabranch.tables.ranges import AbortedTransaction
 from anabranch.tables.requests import Asked, Share
 from anabranch.tables.row_files import RANGE
 from anabranch.tables.schema import field_ids
-from anabranch.tables.share import make_share
-from tests.tables.shares import RAW, file_schema, made, question, share_of
+from anabranch.tables.share import NOT_DECODED, make_share
+from tests.tables.shares import RAW, file_schema, made, question, read_rows, share_of
 
 DEEP = {"type": "object", "properties": {"y": {"type": "number"}}}
 SCHEMA: dict[str, Any] = {"properties": {
@@ -296,6 +297,64 @@ def test_a_batch_of_very_many_records_is_a_row(tmp_path: Path, monkeypatch: pyte
     assert [row["_kafka"]["offset"] for row in rows] == [0, 1, 2, 3, 7, 8]
     assert rows[3]["_kafka"]["error"] == "the batch cannot be decoded: 4 records, and 3 are the most"
     assert rows[3]["_kafka"]["value_raw"] == batches[1][HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("bounds", [(0, 9, 20), (0, 12, 20), (0, 15, 20), (0, 12, 13, 15, 20)])
+def test_shares_that_meet_inside_a_broken_batch_have_one_row_of_it(tmp_path: Path, bounds: tuple[int, ...]) -> None:
+    batches = [bytes(build_batch([Record(None, b"a", 5)] * 5, base_offset=at)) for at in (0, 5, 10, 15)]
+    broken = bytearray(batches[2])
+    broken[HEADER_BYTES] = 0xFF
+    write_crc(broken)
+    batches[2] = bytes(broken)
+    rows = []
+    for start, end in itertools.pairwise(bounds):
+        rows += made(share_of(tmp_path, batches, question(RAW), start_offset=start, end_offset=end))[1]
+    offsets = [row["_kafka"]["offset"] for row in rows]
+    assert len(set(offsets)) == len(offsets)
+    assert [each for each in offsets if not 10 <= each < 15] == [*range(10), *range(15, 20)]
+    (row,) = [row for row in rows if 10 <= row["_kafka"]["offset"] < 15]
+    assert row["_kafka"]["error"].startswith("the batch cannot be decoded")
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_a_large_batch_is_decoded_in_parts_and_shown_as_a_whole_or_not_at_all(
+    tmp_path: Path, compression: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "ROWS_MAX", 4)
+    monkeypatch.setattr(blocks, "decode_records", None)  # it would be used for all records together
+    records = [Record(b"k%d" % number, b"v" * number, 5 + number) for number in range(19)]
+    share = share_of(
+        tmp_path, [bytes(build_batch(records, base_offset=7, compression=compression))], question(RAW), start_offset=9
+    )
+    _, rows = made(share)
+    found = [(row["_kafka"]["offset"], row["_kafka"]["key"], row["value"]) for row in rows]
+    assert found == [(7 + number, b"k%d" % number, b"v" * number) for number in range(2, 19)]
+    body = bytearray(build_batch(records, base_offset=7))
+    at = bytes(body).rindex(b"k18") - 2  # the offset of the last record becomes that of the first
+    assert body[at] == 2 * 18
+    body[at] = 0
+    write_crc(body)
+    _, rows = made(share_of(tmp_path, [bytes(body)], question(RAW)))
+    assert [row["_kafka"]["offset"] for row in rows] == [7]
+    assert "a record has offset 7" in rows[0]["_kafka"]["error"]
+
+
+def test_what_is_raw_is_not_decoded_and_what_is_careful_is_decoded_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.tables.share.ROWS_MAX", 4)
+    batch = bytes(build_batch([Record(b"k", b'{"n": %d}' % number, 5) for number in range(10)]))
+    share = share_of(tmp_path, [batch], question(JSON))
+    share = replace(share, careful=[(4, 8)], raw=[(5, 6), (8, 10)])
+    told: list[tuple[int, int] | None] = []
+    report = make_share(share, {}, told.append)
+    assert told[::2] == [(0, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 10)]
+    assert {*told[1::2]} == {None}
+    rows = read_rows(share)
+    assert [row["n"] for row in rows] == [0, 1, 2, 3, 4, None, 6, 7, None, None]
+    assert (report.errors, report.reasons) == (3, [NOT_DECODED])
+    assert [row["_kafka"]["value_raw"] for row in rows if row["n"] is None] == [b'{"n": %d}' % at for at in (5, 8, 9)]
+    assert {row["_kafka"]["key"] for row in rows} == {b"k"}
 
 
 def test_json_without_a_schema_is_a_column_of_texts(tmp_path: Path) -> None:
