@@ -17,7 +17,8 @@ from fastavro.schema import SchemaParseException
 
 from anabranch.tables.avro_reasons import wrong_field
 from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
-from anabranch.tables.registry import RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.framing import Framing
+from anabranch.tables.registry import RegisteredSchema, SchemaKey, WriterSchemas
 from anabranch.tables.types import DECIMAL_DIGITS_MAX, LOCAL_TIMESTAMP, TIMESTAMP, list_of, map_of, type_name
 
 PLAIN: dict[str, pa.DataType] = {
@@ -63,9 +64,9 @@ class AvroDecoder:
     """Decodes bytes to a dict. It is pickled to tasks, and caches the schemas it meets there."""
 
     reader: RegisteredSchema
-    registry: SchemaRegistry | None
-    has_header: bool
-    _writers: dict[int, Any] = field(default_factory=dict)
+    registry: WriterSchemas | None
+    framing: Framing
+    _writers: dict[SchemaKey, Any] = field(default_factory=dict)
     """Parsed schemas with the largest number of bytes to read with them, or errors, by id."""
     _reader: Any = None
     _reader_bytes_max: float = 0
@@ -79,8 +80,8 @@ class AvroDecoder:
             _keep_digits(self._reader)
             self._reader_bytes_max = safe_bytes(self._reader)
         body, writer, bytes_max = value, self._reader, self._reader_bytes_max
-        if self.has_header:
-            schema_id, body = split_header(value)
+        if self.framing is not Framing.NONE:
+            schema_id, body = self.framing.unframe(value)
             if self.registry is not None:
                 writer, bytes_max = self._writer(schema_id)
         if len(body) > bytes_max:
@@ -97,7 +98,7 @@ class AvroDecoder:
             raise NotDecodableError(f"not Avro of this schema: {left} bytes are left over")
         return self._shape(found)
 
-    def _writer(self, schema_id: int) -> tuple[Any, float]:
+    def _writer(self, schema_id: SchemaKey) -> tuple[Any, float]:
         assert self.registry is not None, "asked only with one"
         found = self._writers.get(schema_id)
         if found is None:
@@ -108,12 +109,12 @@ class AvroDecoder:
             raise NotDecodableError(str(found))
         return found  # type: ignore[no-any-return]
 
-    def _find_writer(self, schema_id: int) -> Any:
+    def _find_writer(self, schema_id: SchemaKey) -> Any:
         assert self.registry is not None, "asked only with one"
         if schema_id == self.reader.schema_id:
             return self._reader, self._reader_bytes_max
         try:
-            schema = self.registry.by_id(schema_id)
+            schema = self.registry.by_key(schema_id)
             parsed = parse_avro(schema.text, tuple(schema.references))
             _keep_digits(parsed)
             return parsed, safe_bytes(parsed)

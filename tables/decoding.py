@@ -17,6 +17,7 @@ from anabranch.tables.avro import AvroDecoder, avro_type, parse_avro
 from anabranch.tables.connect_schema import ConnectSchema, connect_decoder
 from anabranch.tables.encodings import EncodedDecoder, find_encodings
 from anabranch.tables.errors import NotDecodableError, SchemaError
+from anabranch.tables.framing import Framing
 from anabranch.tables.json_columns import JsonDecoder
 from anabranch.tables.protobuf import (
     ProtobufDecoder,
@@ -27,7 +28,7 @@ from anabranch.tables.protobuf import (
     protobuf_type,
     registered_set,
 )
-from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, WriterSchemas
 from anabranch.tables.types import nullable
 from anabranch.tables.values import DecodeValue, decode_column
 
@@ -69,7 +70,7 @@ def check_kind(schema: RegisteredSchema | bytes, kind: str) -> None:
 
 
 def json_decoder(
-    kind: pa.StructType, zone: str, *, has_header: bool, encodings: Mapping[str, str] | None = None
+    kind: pa.StructType, zone: str, *, framing: Framing, encodings: Mapping[str, str] | None = None
 ) -> Decoder:
     """Return the decoder of JSON. `zone` is that of times without one.
 
@@ -78,13 +79,13 @@ def json_decoder(
     kind = nullable(kind)
     found = find_encodings(encodings or {}, kind)
     decoder = EncodedDecoder(kind, zone, found) if found else JsonDecoder(kind, zone)
-    return Decoder(kind, partial(_after_header, decoder) if has_header else decoder)
+    return Decoder(kind, _unframed(decoder, framing))
 
 
-def connect_json_decoder(schema: ConnectSchema, zone: str, *, has_header: bool) -> Decoder:
+def connect_json_decoder(schema: ConnectSchema, zone: str, *, framing: Framing) -> Decoder:
     """Return the decoder of Kafka Connect's JSON. Raises EncodingError."""
     decoder = connect_decoder(schema, zone)
-    return Decoder(nullable(schema.kind), partial(_after_header, decoder) if has_header else decoder)
+    return Decoder(nullable(schema.kind), _unframed(decoder, framing))
 
 
 def json_text_decoder() -> Decoder:
@@ -100,19 +101,19 @@ def _texts(values: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([data, errors], names=["data", "error"])
 
 
-def avro_decoder(schema: RegisteredSchema | bytes, registry: SchemaRegistry | None, *, has_header: bool) -> Decoder:
+def avro_decoder(schema: RegisteredSchema | bytes, registry: WriterSchemas | None, *, framing: Framing) -> Decoder:
     """Return the decoder of Avro. Raises SchemaError."""
     text = schema_text(schema, "AVRO")
     reader = schema if isinstance(schema, RegisteredSchema) else RegisteredSchema(-1, "AVRO", text)
     kind = avro_type(parse_avro(text, tuple(reader.references)))
-    return _singly(kind, AvroDecoder(reader, registry, has_header))
+    return _singly(kind, AvroDecoder(reader, registry, framing))
 
 
 def protobuf_decoder(
     schema: RegisteredSchema | bytes,
-    registry: SchemaRegistry | None,
+    registry: WriterSchemas | None,
     *,
-    has_header: bool,
+    framing: Framing,
     message: str | None = None,
     known: str | None = None,
 ) -> Decoder:
@@ -127,11 +128,11 @@ def protobuf_decoder(
             known = None
         wanted = message or known
         descriptor = find_message(data, wanted) if wanted else find_only_message(data)
-        decoder = ProtobufDecoder(data, descriptor.full_name, has_header, registry, schema_id)
+        decoder = ProtobufDecoder(data, descriptor.full_name, framing, registry, schema_id)
     else:
         data = descriptor_set(schema)
         descriptor = find_message(data, message)
-        decoder = ProtobufDecoder(data, descriptor.full_name, has_header)
+        decoder = ProtobufDecoder(data, descriptor.full_name, framing)
     return _singly(protobuf_type(descriptor), decoder, descriptor.full_name)
 
 
@@ -140,8 +141,30 @@ def _singly(kind: pa.StructType, decode: DecodeValue, message: str | None = None
     return Decoder(kind, partial(decode_column, decode=decode, data_type=kind), message)
 
 
+def _unframed(decode: DecodeColumn, framing: Framing) -> DecodeColumn:
+    """Return a decoder of values with the id of a schema before them."""
+    if framing is Framing.NONE:
+        return decode
+    if framing is Framing.CONFLUENT:
+        return partial(_after_header, decode)
+    return partial(_after_frame, decode, framing)
+
+
+def _after_frame(decode: DecodeColumn, framing: Framing, values: pa.Array) -> pa.StructArray:
+    """Decode what follows the id of a schema. A value without one has the error of `Framing.unframe`."""
+    bodies: list[bytes | None] = values.to_pylist()
+    errors: dict[int, str] = {}
+    for at, value in enumerate(bodies):
+        if value is not None:
+            try:
+                bodies[at] = framing.unframe(value)[1]
+            except NotDecodableError as error:
+                bodies[at], errors[at] = None, str(error)
+    return _with_errors(decode(pa.array(bodies, values.type)), errors)
+
+
 def _after_header(decode: DecodeColumn, values: pa.Array) -> pa.StructArray:
-    """Decode what follows the header of a registry. A value without one has the error of `split_header`."""
+    """Do the same for Confluent's header, for many values at once."""
     is_headed = np.asarray(pc.fill_null(pc.greater_equal(pc.binary_length(values), HEADER_BYTES), False))
     is_headed = is_headed & np.asarray(pc.fill_null(pc.starts_with(values, b"\0"), False))
     others = np.flatnonzero(~is_headed & values.is_valid().to_numpy(zero_copy_only=False))
@@ -150,10 +173,19 @@ def _after_header(decode: DecodeColumn, values: pa.Array) -> pa.StructArray:
     if not len(others):
         return decode(bodies)
     decoded = decode(pc.if_else(pa.array(is_headed), bodies, pa.scalar(None, bodies.type)))
-    errors = decoded.field("error").to_pylist()
+    errors: dict[int, str] = {}
     for at in others.tolist():
         try:
-            split_header(values[at].as_py())
+            Framing.CONFLUENT.unframe(values[at].as_py())
         except NotDecodableError as error:
             errors[at] = str(error)
-    return pa.StructArray.from_arrays([decoded.field("data"), pa.array(errors, pa.string())], names=["data", "error"])
+    return _with_errors(decoded, errors)
+
+
+def _with_errors(decoded: pa.StructArray, errors: Mapping[int, str]) -> pa.StructArray:
+    if not errors:
+        return decoded
+    found = decoded.field("error").to_pylist()
+    for at, error in errors.items():
+        found[at] = error
+    return pa.StructArray.from_arrays([decoded.field("data"), pa.array(found, pa.string())], names=["data", "error"])

@@ -18,6 +18,7 @@ from anabranch.tables.decoding import (
     schema_text,
 )
 from anabranch.tables.errors import SchemaError, UnknownSchemaError
+from anabranch.tables.framing import Framing
 from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
 from anabranch.tables.requests import RAW, Asked, Finding, Part, Question, Registry
@@ -90,17 +91,18 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
     if part.schema is None:
         assert part.format == "json", "the only format whose values can be read without one"
         return json_text_decoder()
+    framing = Framing.CONFLUENT if part.has_header else Framing.NONE
     match part.format:
         case "json":
             text = schema_text(part.schema, "JSON")
             if (connect := parse_connect(text)) is not None:
-                return connect_json_decoder(connect, ZONE, has_header=part.has_header)
+                return connect_json_decoder(connect, ZONE, framing=framing)
             kind = json_schema_type(text)
-            return json_decoder(kind, ZONE, has_header=part.has_header)
+            return json_decoder(kind, ZONE, framing=framing)
         case "avro":
-            return avro_decoder(part.schema, registry, has_header=part.has_header)
+            return avro_decoder(part.schema, registry, framing=framing)
         case "protobuf":
-            return protobuf_decoder(part.schema, registry, has_header=part.has_header, message=part.message)
+            return protobuf_decoder(part.schema, registry, framing=framing, message=part.message)
 
 
 def _format_of(schema: RegisteredSchema) -> Literal["json", "avro", "protobuf"]:

@@ -24,7 +24,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
-from anabranch.tables.registry import RegisteredSchema, SchemaRegistry, split_header
+from anabranch.tables.framing import Framing
+from anabranch.tables.registry import RegisteredSchema, SchemaKey, WriterSchemas
 from anabranch.tables.types import TIMESTAMP, list_of, map_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -135,12 +136,12 @@ class ProtobufDecoder:
     descriptors: bytes
     message: str
     """Full name of the message."""
-    has_header: bool
-    registry: SchemaRegistry | None = None
+    framing: Framing
+    registry: WriterSchemas | None = None
     """Without one, the indexes in headers are those of the descriptors."""
-    schema_id: int = -1
+    schema_id: SchemaKey = -1
     """Id of the descriptors in the registry."""
-    _writers: dict[int, dict[tuple[int, ...], MessageName] | Exception] = field(default_factory=dict)
+    _writers: dict[SchemaKey, dict[tuple[int, ...], MessageName] | Exception] = field(default_factory=dict)
     """Names of the messages of each schema that records were written with, or why they are unknown."""
     _class: Any = None
     _convert: Convert | None = None
@@ -155,8 +156,8 @@ class ProtobufDecoder:
             self._convert = _message(descriptor, ())[1]
             names = message_names(self.descriptors).values()
             self._own = next((name.own for name in names if name.full == self.message), None)
-        if self.has_header:
-            schema_id, value = split_header(value)
+        if self.framing is not Framing.NONE:
+            schema_id, value = self.framing.unframe(value)
             path, value = split_indexes(value)
             self._check(schema_id, path)
         try:
@@ -165,7 +166,7 @@ class ProtobufDecoder:
             raise NotDecodableError(f"not a {self.message}: {error}") from None
         return self._convert(found)
 
-    def _check(self, schema_id: int, path: tuple[int, ...]) -> None:
+    def _check(self, schema_id: SchemaKey, path: tuple[int, ...]) -> None:
         """Check the header's message indexes. Raises NotDecodableError and RegistryError."""
         name = self._writer(schema_id).get(path)
         if name is None:
@@ -173,7 +174,7 @@ class ProtobufDecoder:
         if name.full != self.message and name.own != self._own:
             raise NotDecodableError(f"a {name.full}, not a {self.message}")
 
-    def _writer(self, schema_id: int) -> dict[tuple[int, ...], MessageName]:
+    def _writer(self, schema_id: SchemaKey) -> dict[tuple[int, ...], MessageName]:
         """Return the names of the messages in a writer's schema. Raises NotDecodableError and RegistryError."""
         if self.registry is None:
             schema_id = self.schema_id
@@ -189,21 +190,21 @@ class ProtobufDecoder:
             raise NotDecodableError(str(writer))
         return writer
 
-    def _descriptors_of(self, schema_id: int) -> bytes:
+    def _descriptors_of(self, schema_id: SchemaKey) -> bytes:
         if self.registry is None or schema_id == self.schema_id:
             return self.descriptors
-        schema = self.registry.by_id(schema_id, protobuf=True)
+        schema = self.registry.by_key(schema_id, protobuf=True)
         if schema.kind != "PROTOBUF":
             raise SchemaError(f"schema {schema_id} is {schema.kind}, not PROTOBUF")
         return registered_set(schema)
 
-    def __getstate__(self) -> tuple[bytes, str, bool, SchemaRegistry | None, int]:
+    def __getstate__(self) -> tuple[bytes, str, Framing, WriterSchemas | None, SchemaKey]:
         """Return the state without classes made from descriptors, which cannot be pickled."""
-        return self.descriptors, self.message, self.has_header, self.registry, self.schema_id
+        return self.descriptors, self.message, self.framing, self.registry, self.schema_id
 
-    def __setstate__(self, state: tuple[bytes, str, bool, SchemaRegistry | None, int]) -> None:
+    def __setstate__(self, state: tuple[bytes, str, Framing, WriterSchemas | None, SchemaKey]) -> None:
         """Restore the state; classes are made again when needed."""
-        self.descriptors, self.message, self.has_header, self.registry, self.schema_id = state
+        self.descriptors, self.message, self.framing, self.registry, self.schema_id = state
         self._writers = {}
         self._class = self._convert = self._own = None
 

@@ -7,11 +7,12 @@ fails the task instead, which Spark retries, or the command.
 
 import base64
 import json
+import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import Any
+from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -22,6 +23,10 @@ TIMEOUT_S = 10
 REFERENCES_MAX = 100
 UNKNOWN_MAX = 100
 """Ids that the registry does not have, after which further ones are not looked up: records may name any number."""
+SchemaKey = int | str
+"""Id of a schema in a registry, or its GUID, or `globalId:` and Apicurio's global id."""
+GLOBAL_ID = "globalId:"
+_CCOMPAT = re.compile(r"/apis/ccompat/v\d+/*$")
 REFERENCE_FIELDS = {"name", "subject", "version"}
 ANSWER_BYTES_MAX = 16 << 20
 ERROR_BYTES_MAX = 64 << 10
@@ -49,6 +54,13 @@ class RegisteredSchema:
     """Name and text of each reference."""
 
 
+class WriterSchemas(Protocol):
+    """Schemas that records were written with."""
+
+    def by_key(self, key: SchemaKey, *, protobuf: bool = False) -> RegisteredSchema:
+        """Return a schema. Raises RegistryError and UnknownSchemaError."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
     """Client with a cache of all answers: the schema of an id never changes."""
@@ -56,9 +68,9 @@ class SchemaRegistry:
     url: str
     credentials: str | None = None
     """`user:password`."""
-    _known: dict[tuple[int, bool], RegisteredSchema] = field(default_factory=dict)
+    _known: dict[tuple[SchemaKey, bool], RegisteredSchema] = field(default_factory=dict)
     """By id, and by whether a schema of protobuf is serialised."""
-    _unknown: set[int] = field(default_factory=set)
+    _unknown: set[SchemaKey] = field(default_factory=set)
     context: ssl.SSLContext | None = None
     """TLS of an https URL; None: that of the machine's authorities."""
 
@@ -71,18 +83,38 @@ class SchemaRegistry:
 
     def by_id(self, schema_id: int, *, protobuf: bool = False) -> RegisteredSchema:
         """Return a schema. Raises RegistryError and UnknownSchemaError."""
-        if (found := self._known.get((schema_id, protobuf))) is not None:
-            return found
-        if schema_id not in self._unknown and len(self._unknown) >= UNKNOWN_MAX:
-            raise UnknownSchemaError(f"schema {schema_id} is one of more than {UNKNOWN_MAX} unknown ones")
-        try:
-            answer = self._get(f"/schemas/ids/{schema_id}")
-        except UnknownSchemaError:
-            self._unknown.add(schema_id)
-            raise
-        return self._complete(schema_id, answer, protobuf=protobuf)
+        return self.by_key(schema_id, protobuf=protobuf)
 
-    def _complete(self, schema_id: int, answer: dict[str, Any], *, protobuf: bool) -> RegisteredSchema:
+    def by_key(self, key: SchemaKey, *, protobuf: bool = False) -> RegisteredSchema:
+        """Return a schema. Raises RegistryError and UnknownSchemaError."""
+        if (found := self._known.get((key, protobuf))) is not None:
+            return found
+        if key not in self._unknown and len(self._unknown) >= UNKNOWN_MAX:
+            raise UnknownSchemaError(f"schema {key} is one of more than {UNKNOWN_MAX} unknown ones")
+        try:
+            if isinstance(key, str) and key.startswith(GLOBAL_ID):
+                return self._by_global_id(key)
+            answer = self._get(_place_of(key))
+        except UnknownSchemaError:
+            self._unknown.add(key)
+            raise
+        return self._complete(key, answer, protobuf=protobuf)
+
+    def _by_global_id(self, key: str) -> RegisteredSchema:
+        """Return a schema of Apicurio's own interface, beside that of Confluent, whose ids are those of contents."""
+        base = _CCOMPAT.sub("/apis/registry/v3", self.url)
+        if base == self.url:
+            raise UnknownSchemaError(f"schema {key}: the registry's URL does not end with /apis/ccompat/v7")
+        path = f"/ids/globalIds/{key.removeprefix(GLOBAL_ID)}?references=DEREFERENCE"
+        body, headers = self._fetch(base, path)
+        try:
+            found = RegisteredSchema(-1, headers.get("X-Registry-ArtifactType") or "AVRO", body.decode())
+        except UnicodeDecodeError:
+            raise self._foreign("text", path) from None
+        self._known[key, False] = found
+        return found
+
+    def _complete(self, key: SchemaKey, answer: dict[str, Any], *, protobuf: bool) -> RegisteredSchema:
         kind = str(answer.get("schemaType") or "AVRO")
         # Only protobuf has a serialised form: a registry may fail when it is asked for that of another kind.
         serialised = protobuf and kind == "PROTOBUF"
@@ -90,10 +122,10 @@ class SchemaRegistry:
         self._collect(answer.get("references") or [], references, set(), protobuf=serialised)
         text: str = answer["schema"]
         if serialised:
-            text = self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"]
-        found = RegisteredSchema(schema_id, kind, text, tuple(references.items()))
+            text = self._get(f"{_place_of(key)}?format=serialized")["schema"]
+        found = RegisteredSchema(key if isinstance(key, int) else -1, kind, text, tuple(references.items()))
         for each in (protobuf,) if kind == "PROTOBUF" else (False, True):
-            self._known[schema_id, each] = found
+            self._known[key, each] = found
         return found
 
     def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], seen: set[str], *, protobuf: bool) -> None:
@@ -122,14 +154,30 @@ class SchemaRegistry:
 
     def _get(self, path: str) -> dict[str, Any]:
         """Return an answer with a schema, and with references if it has any, whose fields are there."""
-        headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the user names the URL
+        body, _ = self._fetch(self.url, path)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._foreign("JSON", path) from None
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise self._foreign("schema", path)
+        references = answer.get("references") or []
+        if not isinstance(references, list) or not all(
+            isinstance(each, dict) and each.keys() >= REFERENCE_FIELDS for each in references
+        ):
+            raise self._foreign("references", path)
+        return answer
+
+    def _fetch(self, base: str, path: str) -> tuple[bytes, Mapping[str, str]]:
+        """Return the body of an answer, and its headers. Raises RegistryError and UnknownSchemaError."""
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, */*;q=0.5"}
+        request = Request(base.rstrip("/") + path, headers=headers)  # noqa: S310 - the user names the URL
         if self.credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
         try:
             opener = build_opener(_NoRedirects, HTTPSHandler(context=self.context))
             with opener.open(request, timeout=TIMEOUT_S) as response:
-                body = response.read(ANSWER_BYTES_MAX + 1)
+                body, found = response.read(ANSWER_BYTES_MAX + 1), response.headers
         except HTTPError as error:
             with error:
                 if error.code == 404 and _is_of_registry(error.read(ERROR_BYTES_MAX)):
@@ -144,18 +192,11 @@ class SchemaRegistry:
             raise RegistryError(
                 f"the schema registry {self.url} answers with more than {ANSWER_BYTES_MAX:,} bytes to {path}"
             )
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            raise self._foreign("JSON", path) from None
-        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-            raise self._foreign("schema", path)
-        references = answer.get("references") or []
-        if not isinstance(references, list) or not all(
-            isinstance(each, dict) and each.keys() >= REFERENCE_FIELDS for each in references
-        ):
-            raise self._foreign("references", path)
-        return answer
+        return body, found
+
+
+def _place_of(key: SchemaKey) -> str:
+    return f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{key}"
 
 
 def _is_of_registry(body: bytes) -> bool:

@@ -38,7 +38,7 @@ from anabranch.tables.errors import JoinError, RegistryError, SchemaError, Snaps
 from anabranch.tables.iceberg import write_snapshot
 from anabranch.tables.joins import make_join
 from anabranch.tables.parts import answer
-from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
+from anabranch.tables.registry import RegisteredSchema, SchemaKey, SchemaRegistry
 from anabranch.tables.requests import Question, Registry, Share
 from anabranch.tables.share import make_share
 from anabranch.tables.snapshots import Join, SnapshotRequest
@@ -67,7 +67,7 @@ class Worker:
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         """Tell what comes before an answer."""
         self._tell = tell
-        self._schemas: dict[tuple[str, str | None], dict[tuple[int, bool], RegisteredSchema]] = {}
+        self._schemas: dict[tuple[str, str | None], dict[tuple[SchemaKey, bool], RegisteredSchema]] = {}
         """Schemas by id, of each registry."""
 
     def answer(self, request: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ neither.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from anabranch.spark.pipeline.arrow_values import arrow_type, decoded_type, nullable, spark_type
 from anabranch.spark.pipeline.errors import SettingError, UnusableSchema
 from anabranch.spark.pipeline.json_schema import check_json_type, parse_json_schema
-from anabranch.spark.pipeline.schema_file import read_schema_file
+from anabranch.spark.pipeline.schema_file import read_schema_file, read_schema_texts
 from anabranch.spark.pipeline.sections import DecodeSection
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import node_registry
@@ -36,8 +36,11 @@ from anabranch.tables.decoding import (
 )
 from anabranch.tables.encodings import EncodingError, find_encodings
 from anabranch.tables.errors import NotDecodableError, RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.framing import Framing, RecordPart
+from anabranch.tables.header_ids import with_header_ids
 from anabranch.tables.json_values import check_zone, json_reader
-from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry
+from anabranch.tables.registry import HEADER_BYTES, RegisteredSchema, SchemaRegistry, WriterSchemas
+from anabranch.tables.schema_files import SchemaFiles
 from anabranch.tables.types import nullable as nullable_arrow
 
 CORRUPT = "_corrupt_record"
@@ -46,6 +49,13 @@ NODE_HINT = (
     "; it is the node's at the default admin port, since the file names neither a schema_file nor a registry: set "
     "registry if the port is another one or has TLS"
 )
+
+
+class Frame(NamedTuple):
+    """Place of the ids of schemas, and the part of the record that they belong to."""
+
+    framing: Framing
+    part: RecordPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,11 @@ class DecoderFactory:
         self._section = section
         self._settings = settings
         self._subject = subject
+        self._part: RecordPart = "key" if section == "key" else "value"
         self._registry = open_registry(settings, section, environ)
+        self._writers: WriterSchemas | None = self._registry
+        if settings.schemas:
+            self._writers = SchemaFiles(read_schema_texts(settings, section))
         self._hint = hint
         self._last: Decoding | None = None
 
@@ -127,7 +141,7 @@ class DecoderFactory:
             if self._last is None or self._last.version != schema:
                 # A version with further messages does not change which one it is.
                 known = None if self._last is None else self._last.message
-                self._last = make_decoding(settings, schema, self._registry, known)
+                self._last = make_decoding(settings, schema, self._writers, known, self._part)
         except RegistryError as error:
             if self._last is None:
                 raise SettingError(f"{section}.registry", f"{error}{self._hint}") from error
@@ -142,7 +156,7 @@ class DecoderFactory:
 
     def of(self, schema: RegisteredSchema | bytes | None) -> Decoding | None:
         """Return the decoding with a schema that it was made with before."""
-        return None if schema is None else make_decoding(self._settings, schema, self._registry)
+        return None if schema is None else make_decoding(self._settings, schema, self._writers, part=self._part)
 
     def _schema(self) -> RegisteredSchema | bytes:
         if self._registry is not None:
@@ -164,28 +178,30 @@ def open_registry(settings: DecodeSection, section: str, environ: Mapping[str, s
 def make_decoding(
     settings: DecodeSection,
     schema: RegisteredSchema | bytes,
-    registry: SchemaRegistry | None,
+    writers: WriterSchemas | None,
     known: str | None = None,
+    part: RecordPart = "value",
 ) -> Decoding:
     """Return the decoding for a schema from the registry or a file. Raises SchemaError.
 
-    `known` is the message of an earlier version of the schema, which counts if the settings name none.
+    `writers` has the schemas that records were written with; None: all were with this one. `known` is the message of an
+    earlier version of the schema, which counts if the settings name none.
     """
     if settings.format == "text":
         return _by_text(schema, strict=settings.strict)
-    header = settings.has_header
+    frame = Frame(settings.framing, part)
     if settings.format == "avro":
-        return _by_arrow(avro_decoder(schema, registry, has_header=header), schema)
+        return _by_arrow(avro_decoder(schema, writers, framing=frame.framing), schema, frame)
     if settings.format == "protobuf":
-        made = protobuf_decoder(schema, registry, has_header=header, message=settings.message, known=known)
-        return _by_arrow(made, schema)
+        made = protobuf_decoder(schema, writers, framing=frame.framing, message=settings.message, known=known)
+        return _by_arrow(made, schema, frame)
     text = schema_text(schema, "JSON")
     if (connect := parse_connect(text)) is not None:
-        return _by_connect(connect, schema, has_header=header)
+        return _by_connect(connect, schema, frame)
     kind = parse_json_schema(text)
     if settings.strict:
-        return _by_strict_json(kind, schema, has_header=header, encodings=settings.encodings)
-    return _by_lenient_json(kind, schema, has_header=header)
+        return _by_strict_json(kind, schema, frame, settings.encodings)
+    return _by_lenient_json(kind, schema, has_header=frame.framing is Framing.CONFLUENT)
 
 
 def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
@@ -199,27 +215,27 @@ def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
     return Decoding(StringType(), column, version)
 
 
-def _by_connect(connect: ConnectSchema, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
+def _by_connect(connect: ConnectSchema, version: RegisteredSchema | bytes, frame: Frame) -> Decoding:
     schema = spark_type(nullable_arrow(connect.kind))
     _ = connect.encodings  # which may be of no column
 
     def column(value: Column) -> Column:
-        made = connect_json_decoder(connect, session_zone(), has_header=has_header)
-        return _vectorised_decoder(made.column, schema)(value)
+        made = connect_json_decoder(connect, session_zone(), framing=frame.framing)
+        return _vectorised_decoder(made.column, schema, frame)(value)
 
     return Decoding(schema, column, version)
 
 
 def _by_strict_json(
-    kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool, encodings: Mapping[str, str]
+    kind: StructType, version: RegisteredSchema | bytes, frame: Frame, encodings: Mapping[str, str]
 ) -> Decoding:
     check_json_type(kind)
     schema = spark_type(arrow_type(kind))
     find_encodings(encodings, arrow_type(schema))
 
     def column(value: Column) -> Column:
-        made = json_decoder(arrow_type(schema), session_zone(), has_header=has_header, encodings=encodings)
-        return _vectorised_decoder(made.column, schema)(value)
+        made = json_decoder(arrow_type(schema), session_zone(), framing=frame.framing, encodings=encodings)
+        return _vectorised_decoder(made.column, schema, frame)(value)
 
     return Decoding(schema, column, version)
 
@@ -278,16 +294,26 @@ def _body_of(value: Column, *, has_header: bool) -> Column:
     return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
 
 
-def _by_arrow(decoder: Decoder, version: RegisteredSchema | bytes) -> Decoding:
+def _by_arrow(decoder: Decoder, version: RegisteredSchema | bytes, frame: Frame) -> Decoding:
     schema = spark_type(decoder.kind)
-    return Decoding(schema, _vectorised_decoder(decoder.column, schema), version, decoder.message)
+    return Decoding(schema, _vectorised_decoder(decoder.column, schema, frame), version, decoder.message)
 
 
-def _vectorised_decoder(decode: DecodeColumn, schema: StructType) -> Callable[[Column], Column]:
-    def decode_values(values: pa.Array) -> pa.Array:
-        return decode(values)
+def _vectorised_decoder(decode: DecodeColumn, schema: StructType, frame: Frame) -> Callable[[Column], Column]:
+    framing, part = frame
+    if not framing.uses_headers:
 
-    return vectorised(decode_values, decoded_type(schema))
+        def decode_values(values: pa.Array) -> pa.Array:
+            return decode(values)
+
+        return vectorised(decode_values, decoded_type(schema))
+
+    def decode_records(records: pa.Array) -> pa.Array:
+        values, headers = records.flatten()
+        return decode(with_header_ids(values, headers, framing, part))
+
+    function = vectorised(decode_records, decoded_type(schema))
+    return lambda value: function(f.struct(value, f.col("headers")))
 
 
 def vectorised(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:

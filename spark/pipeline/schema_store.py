@@ -55,6 +55,7 @@ class SchemaStore:
         table, decoded = self.pipeline.table, (self.pipeline.key, self.pipeline.decode)
         found = [table.mode, table.event_time, *(part for each in decoded for part in (each.format, each.message))]
         found += [str(each.encodings) for each in decoded if each.encodings]
+        found += [str(each.schemas) for each in decoded if each.schemas]
         if self.pipeline.columns.model_fields_set:
             found.append(self.pipeline.columns.model_dump_json())
         return list(map(str, found))

@@ -20,9 +20,12 @@ from anabranch.spark.pipeline.layout import (
     parse_sort_column,
     property_problems,
 )
+from anabranch.tables.framing import Framing
 
 DURATION = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?|days?)\s*", re.IGNORECASE)
 MIB = 1 << 20
+ID = r"^([0-9]+|(?i:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})|globalId:[0-9]+)$"
+"""Id of a schema in a registry, a UUID, or Apicurio's global id."""
 TOPIC = "{topic}"
 """Stands for a topic in names of tables, files and subjects: each topic has a table of its own."""
 NOT_PER_TOPIC = f"has no {TOPIC}, so there is one table for all topics"
@@ -221,8 +224,13 @@ class DecodeSection(Section):
     """Name of the environment variable with `user:password` for the registry."""
     subject: str | None = None
     """Subject in the registry; default: `{topic}-value` or `{topic}-key`, if there is one topic or a table for each."""
-    header: Literal["none", "confluent"] | None = None
-    """Header of the bytes: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
+    header: Framing | None = None
+    """Place of the schema's id: `confluent` for five bytes before the value (Apicurio's with four, too),
+    `confluent-header` and `apicurio-header` for a header of the record, `apicurio-8-byte`, `glue`, or `none`; default:
+    `confluent` with a registry."""
+    schemas: dict[Annotated[str, Field(pattern=ID)], str] = {}
+    """avro, without a registry: files of the schemas that records were written with, by the id or UUID in their header;
+    default: all were written with that of `schema_file`."""
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema file. Needed if a registry's schema has
     several."""
@@ -234,9 +242,9 @@ class DecodeSection(Section):
     """Refuse what would be lost or guessed; `false`: take what can be taken."""
 
     @property
-    def has_header(self) -> bool:
-        """True if the bytes begin with the magic byte and the schema's id."""
-        return (self.header or ("confluent" if self.uses_registry else "none")) == "confluent"
+    def framing(self) -> Framing:
+        """Place of the schema's id."""
+        return self.header or (Framing.CONFLUENT if self.uses_registry else Framing.NONE)
 
     @property
     def has_schema(self) -> bool:
@@ -260,6 +268,17 @@ class DecodeSection(Section):
         if not self.has_schema:
             reason = "text has no schema" if self.format == "text" else "format is not set"
             yield from self.without_effect(reason, "schema_file", "registry", "header")
+        framing, confluents = self.framing, (Framing.NONE, Framing.CONFLUENT, Framing.CONFLUENT_HEADER)
+        if self.schemas and (self.format != "avro" or framing is Framing.NONE or self.uses_registry):
+            yield ("schemas",), "has no effect: only avro with a schema_file and a header looks for schemas in files"
+        yield from broken(
+            (framing is Framing.GLUE and self.uses_registry, "header",
+             "the registry of Glue is not asked: name a schema_file, and the files of other versions in schemas"),
+            (self.format == "protobuf" and framing not in confluents, "header",
+             "messages of protobuf are found by Confluent's headers only"),
+            (self.format == "json" and not self.strict and framing not in confluents[:2], "header",
+             "without strict decoding there is none and confluent only"),
+        )  # fmt: skip
         if self.format != "json":
             yield from self.without_effect("only format json has them", "encodings")
         yield from broken(

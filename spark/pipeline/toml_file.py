@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from anabranch.client.properties import is_secret
 from anabranch.spark.pipeline.errors import PipelineError, SettingError
-from anabranch.spark.pipeline.sections import SettingConflict, TableFormat
+from anabranch.spark.pipeline.sections import DecodeSection, SettingConflict, TableFormat
 from anabranch.spark.pipeline.settings import PipelineSettings
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
@@ -172,6 +172,10 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
     def absolute(text: str | None) -> str | None:
         return text if text is None or _URL.match(text) else str(folder / text)
 
+    def with_schemas(section: DecodeSection) -> DecodeSection:
+        files = {key: str(absolute(path)) for key, path in section.schemas.items()}
+        return section.model_copy(update={"schema_file": absolute(section.schema_file), "schemas": files})
+
     kind, warehouse = pipeline.catalog.type, pipeline.catalog.warehouse
     if warehouse is None and pipeline.table.format is TableFormat.ICEBERG and kind == "hadoop":
         warehouse = "lake"
@@ -186,8 +190,8 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
         update={
             "source": source.model_copy(update={"client_config": absolute(source.client_config), "options": options}),
             "checkpoint": absolute(pipeline.checkpoint),
-            "decode": pipeline.decode.model_copy(update={"schema_file": absolute(pipeline.decode.schema_file)}),
-            "key": pipeline.key.model_copy(update={"schema_file": absolute(pipeline.key.schema_file)}),
+            "decode": with_schemas(pipeline.decode),
+            "key": with_schemas(pipeline.key),
             "table": pipeline.table.model_copy(update={"location": absolute(pipeline.table.location)}),
             "dead_letters": pipeline.dead_letters.model_copy(
                 update={"location": absolute(pipeline.dead_letters.location)}

@@ -16,6 +16,7 @@ from anabranch.tables import connect_schema
 from anabranch.tables.connect_schema import parse_connect
 from anabranch.tables.decoding import connect_json_decoder
 from anabranch.tables.errors import SchemaError
+from anabranch.tables.framing import Framing
 from anabranch.tables.parts import answer
 from anabranch.tables.requests import Asked, Question
 from anabranch.tables.types import type_name
@@ -58,7 +59,7 @@ def value(payload: Any, schema: Any = SCHEMA, **spaces: Any) -> bytes:
 def decoded(file: Any, values: Sequence[bytes | None]) -> list[Any]:
     schema = parse_connect(json.dumps(file))
     assert schema is not None
-    decoder = pickle.loads(pickle.dumps(connect_json_decoder(schema, "UTC", has_header=False)))
+    decoder = pickle.loads(pickle.dumps(connect_json_decoder(schema, "UTC", framing=Framing.NONE)))
     found = decoder.column(pa.array(values, pa.binary()))
     found.validate(full=True)
     assert found.type.field(0).type == schema.kind

@@ -13,6 +13,7 @@ import pytest
 from anabranch.tables import encodings
 from anabranch.tables.decoding import json_decoder
 from anabranch.tables.encodings import EncodingError, Spelled, find_encodings
+from anabranch.tables.framing import Framing
 from anabranch.tables.types import LOCAL_TIMESTAMP, TIMESTAMP, list_of, map_of
 
 NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)
@@ -86,7 +87,7 @@ BAD: list[tuple[str, pa.DataType, Any, str]] = [
 
 def decoded(kind: pa.StructType, specs: dict[str, str], values: list[Any], zone: str = "UTC") -> list[Any]:
     texts = pa.array([None if each is None else json.dumps(each).encode() for each in values], pa.binary())
-    decoder = pickle.loads(pickle.dumps(json_decoder(kind, zone, has_header=False, encodings=specs)))
+    decoder = pickle.loads(pickle.dumps(json_decoder(kind, zone, framing=Framing.NONE, encodings=specs)))
     found = decoder.column(texts)
     found.validate(full=True)
     assert found.type.field(0).type == kind

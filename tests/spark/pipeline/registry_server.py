@@ -17,6 +17,9 @@ class RegistryServer:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.serialized: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
+        self.guids: dict[str, dict[str, Any]] = {}
+        self.texts: dict[str, str] = {}
+        """Answers that are a schema alone, as Apicurio's own interface has them, by path."""
         self.requests: list[str] = []
         self.credentials: str | None = None
         self.url = ""
@@ -47,6 +50,8 @@ class RegistryServer:
                 if query == "format=serialized":
                     found["schema"] = self.serialized[int(number)]
                 return found
+            case ["schemas", "guids", guid] if guid in self.guids:
+                return self.guids[guid]
             case ["subjects", subject, "versions", version] if subject in self.subjects:
                 ids = self.subjects[subject]
                 schema_id = ids[-1] if version == "latest" else ids[int(version) - 1]
@@ -65,8 +70,9 @@ def running_registry() -> Iterator[RegistryServer]:
             given = self.headers.get("Authorization", "").removeprefix("Basic ")
             allowed = wanted is None or base64.b64decode(given).decode() == wanted
             found = registry.answer(self.path) if allowed else {"error_code": 401}
-            body = json.dumps(found or {"error_code": 40403}).encode()
-            self.send_response((200 if found else 404) if allowed else 401)
+            text = registry.texts.get(self.path)
+            body = text.encode() if text else json.dumps(found or {"error_code": 40403}).encode()
+            self.send_response((200 if found or text else 404) if allowed else 401)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -39,6 +39,7 @@ from anabranch.spark.pipeline.json_schema import check_json_type, parse_json_sch
 from anabranch.spark.pipeline.sections import DecodeSection, SourceSection
 from anabranch.tables.avro import AvroDecoder, avro_type, parse_avro, safe_bytes
 from anabranch.tables.errors import NotDecodableError, RegistryError, SchemaError, UnknownSchemaError
+from anabranch.tables.framing import Framing
 from anabranch.tables.protobuf import (
     ProtobufDecoder,
     descriptor_set,
@@ -99,7 +100,7 @@ def test_every_avro_type_has_a_column() -> None:
         "kind": "A", "again": "B", "tags": {"t": [1, 2]}, "wide": 2**40, "inner": {"x": 0.5}, "raw": b"ab",
     }  # fmt: skip
     body = avro(parse_avro(text), value)
-    decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, has_header=False)
+    decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, framing=Framing.NONE)
     (row,) = decode_column([body], decoder, kind).to_pylist()
     assert row["error"] is None
     assert row["data"] == {**value, "tags": [("t", [1, 2])]}
@@ -129,7 +130,7 @@ def test_avro_is_read_with_the_schema_it_was_written_with() -> None:
         registry = SchemaRegistry(server.url)
         reader = registry.latest("flights-value")
         assert reader.schema_id == new
-        decoder = pickle.loads(pickle.dumps(AvroDecoder(reader, registry, has_header=True)))
+        decoder = pickle.loads(pickle.dumps(AvroDecoder(reader, registry, framing=Framing.CONFLUENT)))
         values = [
             with_id(old, avro(PLAIN, {"carrier": "AA", "delay": 3})),
             with_id(new, avro(NEWER, {"carrier": "UA", "delay": None, "gate": "B7"})),
@@ -182,7 +183,7 @@ def test_a_record_that_may_become_too_many_values_is_not_begun(kind: Any, body: 
     with running_registry() as server:
         hostile, _ = server.add("s", bomb), server.add("s", PLAIN)
         registry = SchemaRegistry(server.url)
-        decoder = AvroDecoder(registry.latest("s"), registry, has_header=True)
+        decoder = AvroDecoder(registry.latest("s"), registry, framing=Framing.CONFLUENT)
         with pytest.raises(NotDecodableError, match=r"by its schema, \d+ bytes may become too many values"):
             decoder(with_id(hostile, body + avro(PLAIN, {"carrier": "AA", "delay": 3})))
 
@@ -196,7 +197,7 @@ def test_records_with_some_nulls_or_that_contain_themselves_are_read() -> None:
     with running_registry() as server:
         old, _ = server.add("s", older), server.add("s", PLAIN)
         registry = SchemaRegistry(server.url)
-        decoder = AvroDecoder(registry.latest("s"), registry, has_header=True)
+        decoder = AvroDecoder(registry.latest("s"), registry, framing=Framing.CONFLUENT)
         value = {"empty": None, "list": {"n": {"n": None}}, "again": {"n": None}, "carrier": "AA", "delay": 3}
         assert decoder(with_id(old, avro(older, value))) == {"carrier": "AA", "delay": 3}
 
@@ -204,7 +205,9 @@ def test_records_with_some_nulls_or_that_contain_themselves_are_read() -> None:
 def test_a_registry_that_does_not_answer_fails_the_task_not_the_record() -> None:
     with running_registry() as server:
         old, _ = server.add("s", PLAIN), server.add("s", NEWER)
-        decoder = AvroDecoder(SchemaRegistry(server.url).latest("s"), SchemaRegistry(server.url), has_header=True)
+        decoder = AvroDecoder(
+            SchemaRegistry(server.url).latest("s"), SchemaRegistry(server.url), framing=Framing.CONFLUENT
+        )
     with pytest.raises(RegistryError, match=r"the schema registry http://127.0.0.1:\d+ does not answer"):
         decode_column([with_id(old, b"")], decoder, avro_type(parse_avro(json.dumps(NEWER))))
 
@@ -272,7 +275,7 @@ def test_protobuf_by_a_descriptor_set() -> None:
     made = GetMessageClass(message)(carrier="AA", delay=-4, big=2**64 - 1, kind=1, tags={"a": 7}, others=[{"x": 1}])
     made.at.FromDatetime(datetime(2013, 5, 1, tzinfo=UTC))
     body = made.SerializeToString()
-    decoder = pickle.loads(pickle.dumps(ProtobufDecoder(data, "air.Flight", has_header=False)))
+    decoder = pickle.loads(pickle.dumps(ProtobufDecoder(data, "air.Flight", framing=Framing.NONE)))
     rows = decode_column([body, b"", b"\xff", None], decoder, kind).to_pylist()
     assert rows[0]["data"] == {
         "carrier": "AA", "delay": -4, "big": Decimal(2**64 - 1), "kind": "LATE", "at": datetime(2013, 5, 1, tzinfo=UTC),
@@ -289,7 +292,7 @@ def test_protobuf_by_a_registry() -> None:
     with running_registry() as server:
         server.add("flights-value", "message ...", "PROTOBUF", serialized=file.SerializeToString())
         data = registered_set(SchemaRegistry(server.url).latest("flights-value", protobuf=True))
-    decoder = ProtobufDecoder(data, "air.Flight", has_header=True)
+    decoder = ProtobufDecoder(data, "air.Flight", framing=Framing.CONFLUENT)
     body = GetMessageClass(find_message(data, "air.Flight"))(carrier="UA").SerializeToString()
     # Zigzag: 2 is one index, then index 1.
     assert decoder(with_id(1, b"\x02\x02" + body))["carrier"] == "UA"
@@ -375,7 +378,7 @@ def test_what_comes_out_of_avro_is_what_was_written(of: str) -> None:
             for each in (kind, written)
         ]
         text = json.dumps(schemas[0])
-        decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, has_header=False)
+        decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, framing=Framing.NONE)
         wrong = decimal_of(123_456_789) if of == "`decimal`" else WRONG.get(written if isinstance(written, str) else "")
         values = [value, wrong] if reason else [value]
         bodies = [avro(schemas[1], {"a": [each]}) for each in values]
@@ -453,7 +456,7 @@ def test_what_comes_out_of_protobuf_is_what_was_written(of: str) -> None:
     assert guide_rows("protobuf") == list(PROTOBUF)
     data = descriptor_set(value_descriptor().SerializeToString())
     message = find_message(data, "air.Values")
-    decoder = ProtobufDecoder(data, "air.Values", has_header=False)
+    decoder = ProtobufDecoder(data, "air.Values", framing=Framing.NONE)
     for given, wanted in PROTOBUF[of]:
         body = given if isinstance(given, bytes) else GetMessageClass(message)(**given).SerializeToString()
         (row,) = decode_column([body], decoder, protobuf_type(message)).to_pylist()

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from anabranch.spark.pipeline.decode import make_decoding
 from anabranch.spark.pipeline.errors import SettingError
 from anabranch.spark.pipeline.sections import DecodeSection
+from anabranch.tables.framing import Framing
 from tests.support.wheel import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -69,7 +70,7 @@ def test_what_is_not_json_of_the_schema_is_an_error_with_its_reason(spark: Spark
 
 
 def test_a_header_is_not_part_of_the_text(spark: SparkSession) -> None:
-    settings = DecodeSection(format="json", schema_file="given", header="confluent")
+    settings = DecodeSection(format="json", schema_file="given", header=Framing.CONFLUENT)
     decoding = make_decoding(settings, b"a INT", None)
     values = spark.createDataFrame([(bytearray(b"\0\0\0\0\1" + body),) for body in (b'{"a":1}', b"x")], "value binary")
     good, bad = values.select(decoding.column(f.col("value")).alias("_d")).select("_d.data", "_d.error").collect()
