@@ -183,6 +183,7 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     handlers = served_handlers(settings.compatibility.kafka)
     clients.gates.update(make_gates(serving, handlers, clients, mechanisms.begin, node.tasks.spawn))
     stack.push_async_callback(node.drop_clients)
+    stack.push_async_callback(node.upkeep.tables.close)
     admin: Admin | None = None
     if entrances.access is not None:
         admin = _make_admin(node, local, environment)

@@ -106,7 +106,7 @@ def make_node(
     upkeep = make_upkeep(
         basis,
         opened,
-        topics,
+        serving,
         failover=takeovers.failover,
         drain=Drain(commands.move_requests, topics, members),
         orders=make_orders(opened, topics, membership, links, tasks),

@@ -1,15 +1,17 @@
 """The upkeep of a node, with that of what is stored: manifests, collection of objects, compaction."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
+from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.cluster.tables import TablesOnDemand
 from anabranch.broker.cluster.upkeep import Upkeep
 from anabranch.broker.kafka.partitions.cleaning import tail_of
 from anabranch.broker.kafka.topics.compaction import make_cleaning
-from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.node.settings.package_settings import compaction_settings, gc_settings
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.interface import CleaningHooks
@@ -20,11 +22,15 @@ from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper
 from anabranch.s3stream.maintain.manifest_store import check_marks
 from anabranch.s3stream.tracing import NO_TRACING
 
+if TYPE_CHECKING:
+    from anabranch.tables.upkeep.service import TableUpkeep
+
 
 def make_upkeep(
-    basis: Basis, opened: OpenStorage, topics: TopicManager, *, failover: Failover, drain: Drain, orders: MoveOrders
+    basis: Basis, opened: OpenStorage, serving: Serving, *, failover: Failover, drain: Drain, orders: MoveOrders
 ) -> Upkeep:
     """Build what runs behind the requests. Nothing runs yet."""
+    topics = serving.topics
     manifests = _make_manifests(basis, opened)
     collector = _make_collector(basis, opened, manifests)
     storage = opened.storage
@@ -47,7 +53,14 @@ def make_upkeep(
         compaction_context=context,
         compaction=compaction,
         cleaning=cleaning,
+        tables=TablesOnDemand(topics, partial(_make_tables, basis, opened, serving)),
     )
+
+
+def _make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> "TableUpkeep":
+    from anabranch.broker.app.tables import make_tables  # a node without tables does without it
+
+    return make_tables(basis, opened, serving)
 
 
 def _make_manifests(basis: Basis, opened: OpenStorage) -> ManifestKeeper:

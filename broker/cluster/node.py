@@ -132,6 +132,7 @@ class Node:
         if serving.settings.compaction.enabled:
             self.tasks.spawn(self._until_fenced(upkeep.compaction.run()))
             self.tasks.spawn(self._until_fenced(upkeep.cleaning.run()))
+        self.tasks.spawn(self._until_fenced(upkeep.tables.run()))
         if serving.delegation_tokens is not None:
             self.tasks.spawn(serving.delegation_tokens.run())
         await serving.membership.start()
@@ -177,7 +178,7 @@ class Node:
             self.failure.report(error)
 
     async def _until_fenced(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run compaction, and report it as the node's failure when it is fenced."""
+        """Run compaction or the upkeep of tables, and report it as the node's failure when it is fenced."""
         try:
             await work
         except NodeFenced as error:
@@ -218,6 +219,7 @@ class Node:
         cut_off += await self.ports.nodes.drain(drain_timeout_ms)
         serving.links.close()
         self.tasks.cancel()
+        await self.upkeep.tables.close()
         await self._close_storage()
         await self.wal.close()
         await self._leave()

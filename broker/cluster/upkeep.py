@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
+from anabranch.broker.cluster.tables import TablesOnDemand
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.scheduler import CleaningScheduler
 from anabranch.compaction.service import CompactionService
@@ -25,3 +26,4 @@ class Upkeep:
     compaction_context: CompactionContext
     compaction: CompactionService
     cleaning: CleaningScheduler
+    tables: TablesOnDemand

@@ -79,6 +79,14 @@ class TableCatalog:
         """
         return await self._database.read(lambda c: table_rows.list_data_files(c, table_id, idx, start_offset, limit))
 
+    async def list_live_files(self, table_id: bytes, *, after: tuple[int, int], limit: int) -> Sequence[TableFile]:
+        """Return the first data files past a partition and start offset that the table has now, in this order."""
+        return await self._database.read(lambda c: table_rows.list_live_files(c, table_id, after, limit))
+
+    async def list_manifests(self, table_id: bytes) -> Sequence[TableFile]:
+        """Return the manifests of the current snapshot, and its manifest list, which is the last one."""
+        return await self._database.read(lambda c: table_rows.list_manifests(c, table_id))
+
     async def list_files(self, *, after: int, limit: int) -> Sequence[TableFile]:
         """Return the first `limit` files, of any table and in any state, with ids above `after`, by id."""
         return await self._database.read(lambda c: table_rows.list_files(c, after, limit))

@@ -19,6 +19,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    tuple_,
     update,
 )
 
@@ -158,6 +159,26 @@ def list_data_files(
     query = select(*FILE_COLUMNS).where(*mine, begin >= func.coalesce(first, start_offset))
     query = query.where(table_files.c.end_offset > start_offset)
     return [_to_file(row) for row in connection.execute(query.order_by(table_files.c.start_offset).limit(limit))]
+
+
+def list_live_files(connection: Connection, table_id: bytes, after: tuple[int, int], limit: int) -> Sequence[TableFile]:
+    """Return the first live data files past a partition and start offset, in this order."""
+    place = tuple_(table_files.c.idx, table_files.c.start_offset)
+    query = select(*FILE_COLUMNS).where(IS_LIVE_DATA, table_files.c.table_id == table_id, place > after)
+    query = query.order_by(table_files.c.idx, table_files.c.start_offset).limit(limit)
+    return [_to_file(row) for row in connection.execute(query)]
+
+
+def list_manifests(connection: Connection, table_id: bytes) -> Sequence[TableFile]:
+    """Return the live manifests and the live manifest list, by the commit that has added them and id."""
+    mine = (
+        table_files.c.table_id == table_id,
+        table_files.c.kind == int(TableFileKind.MANIFEST),
+        IS_COMMITTED,
+        table_files.c.removed == _literal(0),
+    )
+    query = select(*FILE_COLUMNS).where(*mine).order_by(table_files.c.added, table_files.c.file_id)
+    return [_to_file(row) for row in connection.execute(query)]
 
 
 def list_trimmed_files(connection: Connection, table_id: bytes, limit: int) -> Sequence[TableFile]:

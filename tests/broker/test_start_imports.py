@@ -44,6 +44,7 @@ RARELY_NEEDED: Final = {
     "anabranch.s3stream.catalog.restore",
     "anabranch.s3stream.store.s3",
     "anabranch.spark",
+    "anabranch.tables",
 }
 
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from anabranch.tables.upkeep.options import PartOptions
 
 PREFIX: Final = "table."
+ENABLE: Final = "table.enable"
+
+
+def is_enabled(configs: Mapping[str, str]) -> bool:
+    """Return whether a topic with these configs is a table."""
+    return configs.get(ENABLE) == "true"
 
 
 def check_table_configs(configs: Mapping[str, str], settings: Settings, *, internal: bool) -> None:
@@ -22,18 +28,19 @@ def check_table_configs(configs: Mapping[str, str], settings: Settings, *, inter
     if not any(name.startswith(PREFIX) for name in configs):
         return
     # Imported late: a node without tables does without it.
-    from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
+    from anabranch.tables.upkeep.options import DEFAULTS, TableOptions
 
-    if configs.get(ENABLE) == "true":
+    if is_enabled(configs):
         if internal:
             raise invalid_config(f"{ENABLE}=true: an internal topic cannot be a table")
         if not is_installed("tables"):
             raise invalid_config(f"{ENABLE}=true needs packages that this node lacks: {install_command('tables')}")
+    has_registry = settings.schema_registry.enabled or settings.tables.registry is not None
     try:
         options = TableOptions.parse(lambda name: "true" if name == ENABLE else configs.get(name, DEFAULTS[name]))
         assert options is not None, "it is enabled"
         for prefix, part in (("table.key", options.key), ("table.value", options.value)):
-            _check_part(prefix, part, has_registry=settings.schema_registry.enabled)
+            _check_part(prefix, part, has_registry=has_registry)
     except ValueError as error:
         raise invalid_config(" ".join(str(error).split())) from None
 
@@ -50,7 +57,7 @@ def _check_part(prefix: str, part: "PartOptions", *, has_registry: bool) -> None
             raise ValueError(f"{prefix}.schema: {reason}")
     elif not has_registry and (part.subject or part.format in {"avro", "protobuf", "auto"}):
         raise ValueError(
-            f"{prefix}={part.format} needs {prefix}.schema: this node has no schema registry (schema_registry.enabled)"
+            f"{prefix}={part.format} needs {prefix}.schema: this node has no schema registry (tables.registry)"
         )
 
 

@@ -221,6 +221,7 @@ class TopicManager(TopicMap):
             )
             config = replace(config, store=topic.config.store)
         topic.config = config
+        self._note_change()
         for partition in topic.partitions:
             if partition is not None:
                 partition.config = config

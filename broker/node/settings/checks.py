@@ -36,6 +36,7 @@ def check_together(settings: Settings) -> None:
         raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
     _check_endpoint("objects.endpoint", settings.objects.endpoint)
     _check_endpoint("admin.schema_registry_url", settings.admin.schema_registry_url or "")
+    _check_endpoint("tables.registry", settings.tables.registry or "")
     _check_protection("objects", settings.objects)
     if settings.catalog.url and not _CATALOG_URL.match(settings.catalog.url):
         # What was found is not shown: it may hold a password.

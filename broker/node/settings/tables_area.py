@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anabranch.broker.node.settings.area import Area, Secret, setting
+from anabranch.broker.node.settings.area import GIB, MIB, Area, Bytes, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 
 
@@ -10,6 +10,20 @@ from anabranch.broker.node.settings.errors import SettingsError
 class TablesSettings(Area):
     """Tables of topics, and what the catalog at `/iceberg` of the admin port tells engines. The same on all nodes."""
 
+    registry: str | None = setting(
+        default=None,
+        description="URL of the schema registry, with Confluent's interface, of keys and values in Avro, protobuf and "
+        "JSON. Unset: the cluster's own registry.",
+    )
+    registry_credentials: Secret | None = setting(
+        default=None, description="`user:password` for the schema registry (HTTP Basic)."
+    )
+    memory_bytes: Bytes = setting(
+        default=1 * GIB,
+        ge=256 * MIB,
+        description="Memory that the process that makes columns may have. It runs beside the node, and is started for "
+        "the first table. What needs more fails, and is repeated.",
+    )
     s3_endpoint: str = setting(
         default="",
         description="URL of the S3 service for engines, where it differs from that of nodes. Empty: "

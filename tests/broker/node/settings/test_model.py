@@ -56,6 +56,10 @@ BAD = {
         {"ANABRANCH_ADMIN_SCHEMA_REGISTRY_URL": "h:8081"},
         "admin.schema_registry_url: expected an address such as http://",
     ),
+    "a registry of tables without a scheme": (
+        {"ANABRANCH_TABLES_REGISTRY": "h:8081"},
+        "tables.registry: expected an address such as http://",
+    ),
     "no scheme": ({"ANABRANCH_OBJECTS_ENDPOINT": "h:9000"}, "objects.endpoint: expected an address such as http://"),
     "not a catalog": ({"ANABRANCH_CATALOG_URL": "mysql://h/d"}, "setting catalog.url: expected sqlite:///PATH or"),
     "not a name": ({"ANABRANCH_CLUSTER": "a b"}, "setting node.cluster"),
@@ -207,6 +211,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
         "admin.operate_token",
         "admin.schemas_token",
         "admin.tables_token",
+        "tables.registry_credentials",
         "tables.s3_secret_access_key",
         "admin.connect_credentials",
         "admin.schema_registry_credentials",
@@ -214,7 +219,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
     }
     for secret in secrets.values():
         assert not secret.flag
-        beside = {"tables.s3_access_key_id": "engine"} if secret.area == "tables" else {}
+        beside = {"tables.s3_access_key_id": "engine"} if secret.name.startswith("s3_") else {}
         settings = load(beside, {secret.env: "marked"})
         assert getattr(getattr(settings, secret.area), secret.name).reveal() == "marked"
         assert "marked" not in repr(settings) + str(asdict(settings))

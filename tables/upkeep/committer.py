@@ -1,0 +1,535 @@
+"""The committer of one table: rounds that bring it up to its topic.
+
+A round reads the table and the topic's streams in the catalog, and makes what is due, each kind in a commit of its own:
+
+    departure   files that the topic has left are dropped, those that its start lies inside of are cut
+    remake      files whose rows log compaction has removed from the topic are made anew from what it has left
+    append      rows between the table's end and the last stable offset
+    join        neighbouring files become larger ones
+    expiry      a table at rest lets its old snapshots go
+
+A round that fails leaves the table as it was, and the next one begins with what the catalog has then.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from anabranch.s3stream.catalog.table_values import NewTable, OffsetBounds, TableFile, TableInfo, TableRetention
+from anabranch.s3stream.errors import TableChanged
+from anabranch.s3stream.model import StreamInfo, StreamRange
+from anabranch.tables.process import ColumnProcess, ColumnsError
+from anabranch.tables.ranges import PartitionRange
+from anabranch.tables.requests import Finding, Question, Share
+from anabranch.tables.snapshots import Join
+from anabranch.tables.transactions import SnapshotTransactions, read_transactions
+from anabranch.tables.upkeep.commit import Draft, MadeFile, TableCommits
+from anabranch.tables.upkeep.context import FOREVER, TableTopic, UpkeepContext
+from anabranch.tables.upkeep.plan import (
+    COMMIT_BYTES_MAX,
+    FILES_MAX,
+    SHARE_BYTES_MAX,
+    PartitionFacts,
+    Rewrite,
+    limit_rewrites,
+    plan_departure,
+    plan_joins,
+    plan_remakes,
+    straddling,
+)
+from anabranch.tables.upkeep.source import BlockSource
+from anabranch.tables.upkeep.status import PartitionStatus, TableStatus, UpkeepStats
+from anabranch.tables.upkeep.transfers import TableFiles
+from anabranch.tables.upkeep.view import TableView, current_summary
+
+log = structlog.get_logger(__name__)
+
+OFFSETS: Final = "anabranch.offsets"
+"""Entry of a snapshot's summary: the end of each partition in the table, as JSON."""
+CLEANED: Final = "anabranch.cleaned"
+"""Entry of it: ids of the objects of log compaction that the table shows, by partition, as JSON."""
+REASONS_MAX: Final = 10
+RANGES_PAGE: Final = 1_000
+EXPIRY_PAUSE_MS: Final = 10 * 60_000
+"""Time after the last commit of a table at rest, after which old snapshots expire by a commit of their own."""
+
+
+class TableCommitter:
+    """Commits the table of one topic, one round at a time."""
+
+    def __init__(self, context: UpkeepContext, source: BlockSource, stats: UpkeepStats, topic: TableTopic) -> None:
+        self.topic = topic
+        """Set anew when the topic changes."""
+        self.status = TableStatus(name=topic.name, topic=topic.name)
+        self._context = context
+        self._source = source
+        self.stats = stats
+        self._tables = context.catalog.tables
+        self._folder = context.folder / topic.topic_id.hex()
+        self._files = TableFiles(self._tables, context.stores, context.pace)
+        self._commits = TableCommits(context, self._files, self._folder / "metadata")
+        self._view: TableView | None = None
+        self._finding: Finding | None = None
+        self._cleaned: dict[int, set[int]] = {}
+        """Ids of objects of log compaction whose rows the table shows, by partition."""
+        self._remade: set[tuple[int, int]] = set()
+        """Pairs of such an object and a file that was made anew since, while others are not."""
+        self._delayed = ""
+        """Reason why the newest schemas are not used yet."""
+
+    async def run(self, *, append: bool = True) -> bool:
+        """Make what is due; without `append`, no rows are added. Returns whether there is more to do at once.
+
+        Raises StorageError, ColumnsError, OSError, MissingExtra.
+        """
+        self._clear()
+        try:
+            more = await self._round(append=append)
+        except TableChanged:
+            self.stats.conflicts += 1
+            self._view = None
+            return True
+        except BaseException:
+            self._view = None  # an outcome may be unknown
+            raise
+        else:
+            self.status.last_error = self._delayed
+            return more
+        finally:
+            self._clear()
+
+    async def waiting_bytes(self) -> int:
+        """Return about how many bytes of blocks the table lacks; 0 before its first round. Raises StorageError."""
+        view = self._view
+        if view is None:
+            return 0
+        size = 0
+        streams = await self._context.catalog.get_streams(list(self.topic.streams.values()))
+        for idx, stream_id in self.topic.streams.items():
+            if stream_id in streams:
+                start, end = view.bounds_of(idx).end_offset, read_transactions(streams[stream_id]).stable_offset
+                if start < end:
+                    found = await self._context.catalog.find_ranges(stream_id, start, end, limit=RANGES_PAGE)
+                    size += sum(_part_bytes(each.range, start, end) for each in found)
+        return size
+
+    def forget(self) -> None:
+        """Remove what the committer has on this machine."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def find(self) -> TableInfo | None:
+        """Return the topic's table, None if it has none yet."""
+        found = await self._tables.list()
+        return next((info for info in found if info.topic_id == self.topic.topic_id), None)
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._folder / "rows", ignore_errors=True)
+
+    def _make_folders(self) -> Path:
+        (self._folder / "metadata").mkdir(parents=True, exist_ok=True)
+        rows = self._folder / "rows"
+        rows.mkdir(exist_ok=True)
+        return rows
+
+    async def _round(self, *, append: bool) -> bool:
+        now_ms = self._context.now_ms()
+        streams = await self._context.catalog.get_streams(list(self.topic.streams.values()))
+        if not streams:
+            return False  # the topic is being deleted
+        transactions = {
+            idx: read_transactions(streams[stream_id])
+            for idx, stream_id in self.topic.streams.items()
+            if stream_id in streams
+        }
+        self._make_folders()
+        view = await self._opened()
+        more = await self._depart(view, self._facts(view, streams, transactions))
+        if self.topic.is_compacted:
+            more |= await self._remake(view, await self._with_cleaned(view, streams, transactions), transactions)
+        if append:
+            more |= await self._append(view, self._facts(view, streams, transactions), transactions)
+        more |= await self._join(view, self._facts(view, streams, transactions))
+        await self._expire(view)
+        self._show(view, self._facts(view, streams, transactions), now_ms)
+        return more
+
+    def _facts(
+        self,
+        view: TableView,
+        streams: Mapping[int, StreamInfo],
+        transactions: Mapping[int, SnapshotTransactions],
+    ) -> Sequence[PartitionFacts]:
+        return [
+            PartitionFacts(
+                idx,
+                OffsetBounds(streams[self.topic.streams[idx]].start_offset, found.stable_offset),
+                view.bounds_of(idx),
+                view.files.get(idx, ()),
+            )
+            for idx, found in sorted(transactions.items())
+        ]
+
+    # the table
+
+    async def _opened(self) -> TableView:
+        """Return the table as it is now, created if the topic has none."""
+        info = await self.find()
+        view = self._view
+        if info is not None and view is not None and view.info == info:
+            return view
+        if info is None:
+            finding = await self._find(None)
+            info = await self._create(finding.schema)
+        view = await TableView.read(self._tables, info.table_id)
+        summary = current_summary(await self._commits.metadata(view)) if view.metadata is not None else {}
+        found: dict[str, list[int]] = json.loads(summary.get(CLEANED, "{}"))
+        self._cleaned = {int(idx): set(ids) for idx, ids in found.items()}
+        self._remade.clear()
+        self._view = view
+        return view
+
+    async def _create(self, schema: str) -> TableInfo:
+        topic, table_id = self.topic, self._context.new_uuid()
+        text = table_id.hex()
+        uuid = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        wanted = NewTable(
+            table_id,
+            topic.topic_id,
+            topic.name,
+            topic.store,
+            f"table/{self._context.cluster}/{uuid}",
+            schema,
+            topic.options.retention,
+        )
+        info = await self._tables.create(wanted, now_ms=self._context.now_ms())
+        log.info("a table was created", table=topic.name, location=self._files.store(info.store).uri(info.location))
+        return info
+
+    async def _find(self, schema: str | None) -> Finding:
+        """Return what the next shares are made with. The last one stays if the registry or a schema is at fault."""
+        options, registry = self.topic.options, await self._context.registry()
+        before = self._finding
+        question = Question(
+            options.value.asked(f"{self.topic.name}-value", registry),
+            options.key.asked(f"{self.topic.name}-key", registry),
+            schema,
+            before.value if before is not None else None,
+            before.key if before is not None else None,
+        )
+        try:
+            self._finding = await self._context.columns.ask(lambda process: process.find(question))
+        except ColumnsError as error:
+            if before is None or schema is None or error.kind not in {"registry", "schema"}:
+                raise
+            self._delayed = f"new schemas are not used: {error}"
+            return before
+        self._delayed = ""
+        for path in self._finding.unfit:
+            log.warning(
+                "values of a field do not fit its column: they become errors", table=self.topic.name, field=path
+            )
+        return self._finding
+
+    # kinds of commits
+
+    async def _append(
+        self,
+        view: TableView,
+        facts: Sequence[PartitionFacts],
+        transactions: Mapping[int, SnapshotTransactions],
+    ) -> bool:
+        """Append rows; returns whether some are left."""
+        behind = [each for each in facts if each.missing.start_offset < each.missing.end_offset]
+        if not behind:
+            return False
+        schema = view.schemas[-1]
+        finding = await self._find(schema)
+        draft = Draft(schema=finding.schema if finding.schema != schema else "")
+        left, size = False, 0
+        try:
+            for each in behind:
+                at = each.missing.start_offset
+                while at < each.missing.end_offset:
+                    if size >= COMMIT_BYTES_MAX or len(draft.sent) + len(draft.waiting) >= FILES_MAX:
+                        left = True
+                        break
+                    wanted = OffsetBounds(at, each.missing.end_offset)
+                    made, copied_bytes = await self._make(
+                        each.idx, wanted, finding, transactions, bytes_max=SHARE_BYTES_MAX
+                    )
+                    await self._commits.add(view, draft, made)
+                    at, size = made.bounds.end_offset, size + copied_bytes
+            rows = sum(made.report.rows for _, made in draft.sent) + sum(made.report.rows for made in draft.waiting)
+            await self._publish(view, draft)
+        except BaseException:
+            await self._commits.discard(draft)
+            raise
+        self.stats.rows += rows
+        for _, made in draft.sent:
+            self.stats.errors += made.report.errors
+            self.status.errors += made.report.errors
+            fresh = [reason for reason in made.report.reasons if reason not in self.status.reasons]
+            self.status.reasons = [*self.status.reasons, *fresh][-REASONS_MAX:]
+        return left
+
+    async def _make(
+        self,
+        idx: int,
+        wanted: OffsetBounds,
+        finding: Finding,
+        transactions: Mapping[int, SnapshotTransactions],
+        *,
+        bytes_max: int,
+    ) -> tuple[MadeFile, int]:
+        """Make a data file of the first rows of a range; returns it, and the size of the blocks."""
+        rows = self._folder / "rows"
+        blocks, target = rows / "blocks", rows / _fresh_name(rows)
+        copied = await self._source.copy(self.topic.streams[idx], *wanted, blocks, bytes_max=bytes_max)
+        await self._context.step("blocks copied")
+        aborted = transactions[idx].aborted_between(copied.start_offset, copied.end_offset)
+        share = Share(
+            str(blocks),
+            copied.entries,
+            PartitionRange(self.topic.name, idx, copied.start_offset, copied.end_offset, aborted),
+            finding.schema,
+            finding.value,
+            finding.key,
+            str(target),
+        )
+        report = await self._context.columns.ask(lambda process: process.make(share))
+        blocks.unlink()
+        await self._context.step("rows made")
+        return MadeFile(target, idx, OffsetBounds(copied.start_offset, copied.end_offset), report), copied.size_bytes
+
+    async def _depart(self, view: TableView, facts: Sequence[PartitionFacts]) -> bool:
+        """Drop and cut files of records that the topic has lost; returns whether some are left."""
+        if view.info.retention is TableRetention.KEEP:
+            return False
+        cut = [each.idx for each in facts if await self._must_cut(each)]
+        departure = plan_departure(facts, cut=cut)
+        if not departure.dropped and not departure.cut:
+            return False
+        cuts = limit_rewrites(departure.cut, COMMIT_BYTES_MAX)
+        draft = Draft(removed=[*departure.dropped, *(file for each in cuts for file in each.files)])
+        await self._rewrite(view, draft, cuts)
+        self.stats.dropped_files += len(departure.dropped)
+        self.stats.cut_files += len(cuts)
+        return len(cuts) < len(departure.cut) or len(departure.dropped) >= FILES_MAX
+
+    async def _must_cut(self, partition: PartitionFacts) -> bool:
+        """Return whether the file that the stream's start lies inside of has to lose its first rows now.
+
+        Retention moves the start all the time, and would have the same rows written again each time: then half of the
+        file has to be gone. What retention cannot have done was DeleteRecords.
+        """
+        file, start = straddling(partition), partition.stream.start_offset
+        if file is None:
+            return False
+        if 2 * (start - file.start_offset) >= file.end_offset - file.start_offset:
+            return True
+        if self.topic.retention_bytes != FOREVER:
+            return False
+        if self.topic.retention_ms == FOREVER:
+            return True
+        found = await self._context.catalog.find_ranges(self.topic.streams[partition.idx], start, start + 1, limit=1)
+        # Retention goes on until the first records are younger than its time, so what they lie among is not.
+        oldest_ms = self._context.now_ms() - self.topic.retention_ms
+        return bool(found) and found[0].object.oldest_data_ms > oldest_ms
+
+    async def _join(self, view: TableView, facts: Sequence[PartitionFacts]) -> bool:
+        """Join neighbouring files; returns whether more can be joined."""
+        target = self.topic.options.target_file_bytes
+        planned = [each for partition in facts for each in plan_joins(view.files.get(partition.idx, ()), target)]
+        if not planned:
+            return False
+        chosen = limit_rewrites(planned, COMMIT_BYTES_MAX)
+        draft = Draft(removed=[file for each in chosen for file in each.files])
+        await self._rewrite(view, draft, chosen)
+        self.stats.joined_files += len(draft.removed)
+        return True
+
+    async def _rewrite(self, view: TableView, draft: Draft, rewrites: Sequence[Rewrite]) -> None:
+        """Commit a draft with the rows of files in others."""
+        rows = self._folder / "rows"
+        try:
+            for each in rewrites:
+                sources = []
+                for file in each.files:
+                    sources.append(rows / f"{file.file_id:016x}")
+                    await self._files.fetch(file, sources[-1])
+                target = rows / _fresh_name(rows)
+                join = Join(
+                    [str(path) for path in sources],
+                    view.schemas[-1],
+                    PartitionRange(self.topic.name, each.idx, *each.bounds),
+                    str(target),
+                )
+                report = await self._context.columns.ask(partial(ColumnProcess.join, join=join))
+                for path in sources:
+                    path.unlink()
+                await self._context.step("files joined")
+                await self._commits.add(view, draft, MadeFile(target, each.idx, each.bounds, report))
+            await self._publish(view, draft)
+        except BaseException:
+            await self._commits.discard(draft)
+            raise
+
+    async def _with_cleaned(
+        self,
+        view: TableView,
+        streams: Mapping[int, StreamInfo],
+        transactions: Mapping[int, SnapshotTransactions],
+    ) -> Sequence[PartitionFacts]:
+        """Return the facts with the ranges of log compaction that the table does not show."""
+        found = []
+        for each in self._facts(view, streams, transactions):
+            cleaned = await self._cleaned_ranges(each)
+            shown = self._cleaned.setdefault(each.idx, set())
+            shown &= cleaned.keys()
+            # What lies past the table's end is shown by what is appended.
+            fresh = {
+                object_id: bounds
+                for object_id, bounds in cleaned.items()
+                if object_id not in shown and bounds.start_offset < each.table.end_offset
+            }
+            found.append(replace(each, cleaned=fresh))
+        return found
+
+    async def _cleaned_ranges(self, partition: PartitionFacts) -> dict[int, OffsetBounds]:
+        found: dict[int, OffsetBounds] = {}
+        at, end = partition.stream.start_offset, partition.table.end_offset
+        while at < end:
+            page = await self._context.catalog.find_ranges(
+                self.topic.streams[partition.idx], at, end, limit=RANGES_PAGE
+            )
+            for each in page:
+                if each.object.cleaned:
+                    found[each.object.object_id] = OffsetBounds(each.range.start_offset, each.range.end_offset)
+            if not page:
+                break
+            at = page[-1].range.end_offset
+        return found
+
+    async def _remake(
+        self,
+        view: TableView,
+        facts: Sequence[PartitionFacts],
+        transactions: Mapping[int, SnapshotTransactions],
+    ) -> bool:
+        """Make files anew whose rows log compaction has removed from the topic; returns whether some are left."""
+        planned = [
+            each
+            for partition in facts
+            for each in plan_remakes(partition)
+            if not self._is_remade(partition, each.files[0])
+        ]
+        if not planned:
+            return False
+        finding = await self._find(view.schemas[-1])
+        draft = Draft(schema=finding.schema if finding.schema != view.schemas[-1] else "")
+        chosen = limit_rewrites(planned, COMMIT_BYTES_MAX)
+        draft.removed = [file for each in chosen for file in each.files]
+        try:
+            for each in chosen:
+                at = each.bounds.start_offset
+                while at < each.bounds.end_offset:
+                    wanted = OffsetBounds(at, each.bounds.end_offset)
+                    made, _ = await self._make(each.idx, wanted, finding, transactions, bytes_max=COMMIT_BYTES_MAX)
+                    await self._commits.add(view, draft, made)
+                    at = made.bounds.end_offset
+            done = len(chosen) == len(planned)
+            before = {idx: set(ids) for idx, ids in self._cleaned.items()}
+            if done:
+                for partition in facts:
+                    self._cleaned[partition.idx] |= partition.cleaned.keys()
+            try:
+                await self._publish(view, draft)
+            except BaseException:
+                self._cleaned = before
+                raise
+        except BaseException:
+            await self._commits.discard(draft)
+            raise
+        objects = [object_id for partition in facts for object_id in partition.cleaned]
+        self._remade |= {(object_id, file.file_id) for file, _ in draft.sent for object_id in objects}
+        if done:
+            self._remade.clear()
+        self.stats.remade_files += len(draft.removed)
+        return not done
+
+    def _is_remade(self, partition: PartitionFacts, file: TableFile) -> bool:
+        return all((object_id, file.file_id) in self._remade for object_id in partition.cleaned)
+
+    async def _expire(self, view: TableView) -> None:
+        """Let old snapshots of a table at rest go: otherwise the next commit does it."""
+        retention_ms = self.topic.options.snapshot_retention_ms
+        if len(view.snapshots) < 2:
+            return
+        now_ms, last_ms = self._context.now_ms(), view.snapshots[-1].committed_ms
+        if now_ms < last_ms + max(retention_ms, EXPIRY_PAUSE_MS):
+            return
+        draft = Draft()
+        try:
+            await self._commits.publish(view, draft, summary=None, snapshot_retention_ms=retention_ms)
+        except BaseException:
+            await self._commits.discard(draft)
+            raise
+        self.stats.commits += 1
+
+    async def _publish(self, view: TableView, draft: Draft) -> None:
+        files, size = len(draft.sent) + len(draft.waiting), sum(each.report.size_bytes for _, each in draft.sent)
+        size += draft.waiting_bytes
+        await self._commits.publish(
+            view,
+            draft,
+            summary=self._summary(view, draft),
+            snapshot_retention_ms=self.topic.options.snapshot_retention_ms,
+        )
+        self.stats.commits += 1
+        self.stats.files += files
+        self.stats.bytes += size
+
+    def _summary(self, view: TableView, draft: Draft) -> Mapping[str, str]:
+        ends = {idx: bounds.end_offset for idx, bounds in view.bounds.items()}
+        for made in [*draft.waiting, *(made for _, made in draft.sent)]:
+            ends[made.idx] = max(ends.get(made.idx, 0), made.bounds.end_offset)
+        found = {OFFSETS: _json(dict(sorted(ends.items())))}
+        cleaned = {idx: sorted(ids) for idx, ids in sorted(self._cleaned.items()) if ids}
+        return found | {CLEANED: _json(cleaned)} if cleaned else found
+
+    # status
+
+    def _show(self, view: TableView, facts: Sequence[PartitionFacts], now_ms: int) -> None:
+        status, info = self.status, view.info
+        files = [file for some in view.files.values() for file in some]
+        status.name, status.topic, status.table_id = info.name, self.topic.name, info.table_id.hex()
+        status.version, status.snapshot_id, status.schema = info.version, info.snapshot_id, view.schemas[-1]
+        status.metadata_location = "" if view.metadata is None else self._files.uri(view.metadata)
+        status.rows, status.files = sum(file.record_count for file in files), len(files)
+        status.bytes, status.snapshots = sum(file.size_bytes for file in files), len(view.snapshots)
+        status.partitions = {
+            each.idx: PartitionStatus(*each.table, max(each.stream.end_offset, each.table.end_offset)) for each in facts
+        }
+        if not status.lag:
+            status.complete_ms = now_ms
+
+
+def _part_bytes(span: StreamRange, start: int, end: int) -> int:
+    """Return about how many bytes of a range are in [start, end)."""
+    low, high = max(start, span.start_offset), min(end, span.end_offset)
+    return span.size_bytes * max(0, high - low) // (span.end_offset - span.start_offset)
+
+
+def _fresh_name(folder: Path) -> str:
+    return next(name for at in count() if not (folder / (name := f"{at}.parquet")).exists())
+
+
+def _json(value: Mapping[int, object]) -> str:
+    return json.dumps(value, separators=(",", ":"))

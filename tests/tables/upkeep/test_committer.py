@@ -1,0 +1,439 @@
+"""Rounds of a table's committer, against what a READ_COMMITTED consumer sees of the topic."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from anabranch.broker.cluster.node import Node
+from anabranch.s3stream.catalog.table_catalog import TableCatalog
+from anabranch.s3stream.catalog.table_values import TableCommit
+from anabranch.s3stream.errors import OutcomeUnknown, StoreError
+from anabranch.tables.upkeep import commit as commit_module
+from anabranch.tables.upkeep.committer import TableCommitter
+from tests.support.events import QUIET, Event, committed_records, delete_topic
+from tests.support.node import running_node
+from tests.support.tables import (
+    create_table,
+    created_slowly,
+    own_committer,
+    read_table,
+    records_of,
+    sent,
+    status_of,
+    table_has,
+)
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+STEPS = (
+    "blocks copied",
+    "rows made",
+    "prepared",
+    "data sent",
+    "metadata written",
+    "metadata sent",
+    "committed",
+)
+
+
+class Stopped(Exception):
+    """The committer was stopped at a step."""
+
+
+def stop_at(name: str) -> Any:
+    async def step(reached: str) -> None:
+        if reached == name:
+            raise Stopped(name)
+
+    return step
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    """Start a node for all tests, each of which has a topic of its own."""
+    async with running_node(tmp_path_factory.mktemp("node"), storage_delete_delay_ms=0) as node:
+        yield node
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Return the name of the test's topic."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[-100:]
+
+
+async def rows(committer: TableCommitter) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Return partition, key and value of the current snapshot."""
+    location = committer.status.metadata_location
+    return records_of(await asyncio.to_thread(read_table, location)) if location else []
+
+
+async def consumed(node: Node, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    return await asyncio.to_thread(committed_records, node.bootstrap, topic)
+
+
+async def finish(committer: TableCommitter) -> None:
+    """Run rounds until nothing is left to do."""
+    while await committer.run():
+        pass
+
+
+def delete_records(node: Node, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        done.result(30)
+
+
+def alter(node: Node, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, **QUIET})
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def values(start: int, end: int, partitions: int = 1) -> list[Event]:
+    return [Event(at % partitions, b"value %d" % at, b"key %d" % at) for at in range(start, end)]
+
+
+async def test_each_round_appends_what_came_since(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic, 2)
+    committer = own_committer(node, topic, tmp_path / "own")
+    seen = []
+    for at in range(3):
+        await sent(node, topic, values(at * 10, at * 10 + 10, 2))
+        await finish(committer)
+        assert await rows(committer) == await consumed(node, topic)
+        seen.append(committer.status.version)
+    await finish(committer)  # nothing came since: no commit
+    assert seen == [1, 2, 3]
+    assert committer.status.version == 3
+
+
+async def test_open_and_aborted_transactions_are_left_out(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+
+    def produce(name: str, end: str) -> Producer:
+        producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": name, **QUIET})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for at in range(5):
+            producer.produce(topic, b"%s %d" % (name.encode(), at), partition=0)
+        producer.flush(30)
+        if end == "commit":
+            producer.commit_transaction(30)
+        elif end == "abort":
+            producer.abort_transaction(30)
+        return producer
+
+    await asyncio.to_thread(produce, "first", "commit")
+    await asyncio.to_thread(produce, "second", "abort")
+    opened = await asyncio.to_thread(produce, "third", "")
+    await asyncio.to_thread(produce, "fourth", "commit")
+    await node.serving.storage.flush()
+    await finish(committer)
+    assert [value for _, _, value in await rows(committer)] == [b"first %d" % at for at in range(5)]
+    await asyncio.to_thread(opened.commit_transaction, 30)
+    await node.serving.storage.flush()
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) == 15
+
+
+async def test_a_marker_alone_makes_the_table_complete(node: Node, topic: str, tmp_path: Path) -> None:
+    """Nothing but the end of an aborted transaction came: there is no row, and no lag."""
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await sent(node, topic, values(0, 3))
+    await finish(committer)
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": "x", **QUIET})
+
+    def abort() -> None:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"never", partition=0)
+        producer.flush(30)
+        producer.abort_transaction(30)
+
+    await asyncio.to_thread(abort)
+    await asyncio.to_thread(committed_records, node.bootstrap, topic)  # waits for the marker
+    await node.serving.storage.flush()
+    await finish(committer)
+    assert committer.status.lag == 0
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) == 3
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_committer_that_dies_leaves_a_table_that_its_successor_completes(
+    node: Node, topic: str, tmp_path: Path, step: str
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    await finish(own_committer(node, topic, tmp_path / "first"))
+    await sent(node, topic, values(10, 20))
+    dying = own_committer(node, topic, tmp_path / "dying", step=stop_at(step))
+    with pytest.raises(Stopped):
+        await dying.run()
+    successor = own_committer(node, topic, tmp_path / "successor")
+    await finish(successor)
+    assert await rows(successor) == await consumed(node, topic)
+    assert len(await rows(successor)) == 20
+    assert successor.status.version == 2
+    assert not list((tmp_path / "dying").rglob("*.parquet")), "the scratch folder is left empty"
+
+
+async def test_of_two_committers_one_is_told_to_read_again(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    other = own_committer(node, topic, tmp_path / "other")
+
+    async def be_overtaken(reached: str) -> None:
+        if reached == "metadata sent" and not other.status.version:
+            await finish(other)
+
+    slow = own_committer(node, topic, tmp_path / "slow", step=be_overtaken)
+    assert await slow.run(), "it is to look again"
+    assert slow.stats.conflicts == 1
+    await sent(node, topic, values(10, 20))
+    await finish(slow)
+    assert await rows(slow) == await consumed(node, topic)
+    assert slow.status.version == 2
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_a_commit_of_unknown_outcome_is_repeated_as_it_was(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, took_effect: bool
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    committer = own_committer(node, topic, tmp_path / "own")
+    commits: list[TableCommit] = []
+    commit = TableCatalog.commit
+
+    async def answer_late(self: TableCatalog, wanted: TableCommit) -> int:
+        commits.append(wanted)
+        if len(commits) == 1 and not took_effect:
+            raise OutcomeUnknown("lost")
+        version = await commit(self, wanted)
+        if len(commits) == 1:
+            raise OutcomeUnknown("lost")
+        return version
+
+    monkeypatch.setattr(TableCatalog, "commit", answer_late)
+    monkeypatch.setattr(commit_module, "RETRY_S", 0)
+    await finish(committer)
+    assert len(commits) == 2
+    assert commits[0] == commits[1]
+    assert await rows(committer) == await consumed(node, topic)
+    assert committer.status.version == 1
+
+
+async def test_a_store_that_is_away_leaves_the_table_as_it_was(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    committer = own_committer(node, topic, tmp_path / "own")
+    await finish(committer)
+    before = committer.status.version
+    await sent(node, topic, values(10, 20))
+    store = type(next(iter(node.stores.values())))
+    put = store.put
+
+    async def refuse(self: Any, key: str, *args: Any, **named: Any) -> None:
+        if key.endswith(".metadata.json"):
+            raise StoreError(f"{key}: the store is away")
+        await put(self, key, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", refuse)
+        with pytest.raises(StoreError, match="the store is away"):
+            await committer.run()
+    info = await committer.find()
+    assert info is not None
+    assert info.version == before
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_deleted_records_leave_the_table(node: Node, topic: str, tmp_path: Path) -> None:
+    """The file that they are in is cut, and files that they fill are dropped."""
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(3):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+        await finish(committer)
+    await asyncio.to_thread(delete_records, node, topic, 13)
+    await finish(committer)
+    assert [value for _, _, value in await rows(committer)] == [b"value %d" % at for at in range(13, 30)]
+    assert await rows(committer) == await consumed(node, topic)
+    assert (committer.stats.cut_files, committer.stats.dropped_files) == (1, 1)
+    await asyncio.to_thread(delete_records, node, topic, 30)
+    await finish(committer)
+    assert await rows(committer) == []
+    await sent(node, topic, values(30, 35))
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_records_that_were_lost_before_they_became_rows(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await sent(node, topic, values(0, 10))
+    await finish(committer)
+    await sent(node, topic, values(10, 30))
+    await asyncio.to_thread(delete_records, node, topic, 20)
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) == 10
+
+
+async def test_small_files_are_joined(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic, 2)
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(9):
+        await sent(node, topic, values(at * 10, at * 10 + 10, 2))
+        await finish(committer)
+    assert committer.status.files == 4
+    assert committer.stats.joined_files == 16
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_old_snapshots_go_with_their_files(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic, configs={"table.snapshot.retention.ms": "0"})
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(9):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+        await finish(committer)
+    assert committer.status.snapshots == 1
+    await node.upkeep.collector.collect()
+    assert await rows(committer) == await consumed(node, topic)
+    store = next(iter(node.stores.values()))
+    left = [each.key async for each in store.list(f"table/anabranch/{UUID(committer.status.table_id)}/")]
+    assert sum(key.endswith(".parquet") for key in left) == committer.status.files == 2
+    assert sum(key.endswith(".metadata.json") for key in left) == 1
+
+
+async def test_a_compacted_topic_has_one_row_for_each_key(node: Node, topic: str, tmp_path: Path) -> None:
+    """The files of what log compaction has rewritten are made anew, once, and not what was appended since."""
+    await created_slowly(node, topic, configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(3):
+        await sent(node, topic, [Event(0, b"value %d %d" % (at, key), b"key %d" % key) for key in range(4)])
+        await finish(committer)
+    assert len(await rows(committer)) == 12
+    await node.upkeep.compaction.run_once()
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) < 12
+    version, remade = committer.status.version, committer.stats.remade_files
+    assert remade
+    await finish(committer)
+    successor = own_committer(node, topic, tmp_path / "successor")  # it knows from the snapshot what is shown
+    await finish(successor)
+    assert (successor.status.version, successor.stats.remade_files) == (version, 0)
+    await sent(node, topic, [Event(0, b"last", b"key 1")])
+    await finish(successor)
+    await node.upkeep.compaction.run_once()
+    await finish(successor)
+    assert await rows(successor) == await consumed(node, topic)
+
+
+async def test_a_new_schema_adds_its_columns(node: Node, topic: str, tmp_path: Path) -> None:
+    def schema(*names: str) -> str:
+        return json.dumps({"type": "object", "properties": {name: {"type": "integer"} for name in names}})
+
+    configs = {"table.value": "json", "table.value.schema": schema("a")}
+    await created_slowly(node, topic, configs=configs)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await sent(node, topic, [Event(0, b'{"a": 1}'), Event(0, b"bad")])
+    await finish(committer)
+    assert (committer.status.errors, len(committer.status.reasons)) == (1, 1)
+    options = committer.topic.options
+    value = replace(options.value, schema=schema("a", "b"))
+    committer.topic = replace(committer.topic, options=replace(options, value=value))
+    await sent(node, topic, [Event(0, b'{"a": 2, "b": 3}')])
+    await finish(committer)
+    found = await asyncio.to_thread(read_table, committer.status.metadata_location)
+    assert found.column_names == ["a", "_kafka", "b"] or found.column_names == ["a", "b", "_kafka"]
+    assert (found["a"].to_pylist(), found["b"].to_pylist()) == ([1, None, 2], [None, None, 3])
+
+
+async def test_a_process_that_is_killed_is_replaced(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+
+    async def kill(_name: str) -> None:
+        if (process_id := upkeep.process_id) is not None:
+            os.kill(process_id, signal.SIGKILL)
+
+    committer = own_committer(node, topic, tmp_path / "own", step=kill)
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_a_topic_that_is_no_table_any_more_keeps_the_one_that_it_has(node: Node, topic: str) -> None:
+    await asyncio.to_thread(create_table, node.bootstrap, topic)
+    await sent(node, topic, values(0, 10))
+    status = await table_has(node, topic)
+    await asyncio.to_thread(alter, node, topic, "table.enable", "false")
+    await until(lambda: status_of(node, topic) is None, pause_s=0.02)
+    await sent(node, topic, values(10, 20))
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    await upkeep.look()
+    found = {each.name: each.version for each in await node.serving.catalog.tables.list()}
+    assert found[topic] == status.version
+    assert len(records_of(await asyncio.to_thread(read_table, status.metadata_location))) == 10
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_deleted_topic_takes_its_table_along_unless_it_is_kept(
+    node: Node, topic: str, tmp_path: Path, *, kept: bool
+) -> None:
+    await created_slowly(node, topic, configs={"table.retention": "keep" if kept else "topic"})
+    committer = own_committer(node, topic, tmp_path / "own")
+    await sent(node, topic, values(0, 10))
+    await finish(committer)
+    await asyncio.to_thread(delete_topic, node.bootstrap, topic)
+    assert not await committer.run(), "there is nothing to do"
+    found = await committer.find()
+    assert (found is not None) == kept
+    await node.upkeep.collector.collect()
+    if kept:
+        assert len(await rows(committer)) == 10
+    else:
+        store = next(iter(node.stores.values()))
+        prefix = f"table/anabranch/{UUID(committer.status.table_id)}/"
+        assert [each.key async for each in store.list(prefix)] == []
+
+
+async def test_a_table_that_keeps_its_rows_shows_what_the_topic_has_lost(
+    node: Node, topic: str, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic, configs={"table.retention": "keep"})
+    committer = own_committer(node, topic, tmp_path / "own")
+    await sent(node, topic, values(0, 10))
+    await finish(committer)
+    await sent(node, topic, values(10, 20))
+    await asyncio.to_thread(delete_records, node, topic, 15)
+    await finish(committer)
+    wanted = [b"value %d" % at for at in (*range(10), *range(15, 20))]
+    assert [value for _, _, value in await rows(committer)] == wanted
