@@ -126,7 +126,8 @@ Different by design (the list below this one has what shows in responses):
   settings of the node's start, and topics without their own value follow at once. Other names are refused.
 - Quotas: [differences](quotas.md#differences-from-apache-kafka).
 - By default topics keep their records for seven days, as in Apache Kafka (setting `topic.retention_ms`; -1: forever).
-  The config `storage.policy` selects a topic's object store, and `table.enable` and its fellows make it a table.
+  The config `storage.policy` selects a topic's object store, and `table.enable` and its fellows make it a
+  [table](tables.md).
   Accepted and described, but without effect: {no_effect}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
   one level, 30 (4.3-IV0).

@@ -8,6 +8,7 @@ from anabranch.broker.api.handlers.dispatch import Dispatcher
 from anabranch.broker.api.handlers.internal import InternalPort, describe_node_handler, internal_handlers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.api.handlers.produce_lane import make_lane
+from anabranch.broker.api.handlers.tables import table_handlers
 from anabranch.broker.api.releases import feature_levels, served_handlers
 from anabranch.broker.app.cluster import (
     make_commands,
@@ -129,8 +130,13 @@ def make_node(
 def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalRequests:
     """Let the node's ports answer requests once they listen. Returns the node's requests to itself."""
     serving, ports = node.serving, node.ports
-    own = describe_node_handler(ProcessFigures(node).describe)
-    local = LocalRequests(serving, audited({**HANDLERS, own.api.key: own}), is_stopping=lambda: node.stopping)
+    tables = node.upkeep.tables
+    own = [
+        describe_node_handler(ProcessFigures(node).describe),
+        *table_handlers(statuses=tables.statuses, hurry=tables.hurry),
+    ]
+    handlers = audited({**HANDLERS, **{each.api.key: each for each in own}})
+    local = LocalRequests(serving, handlers, is_stopping=lambda: node.stopping)
     _answer_clients(basis, node)
     internal = InternalPort(
         ports.nodes,

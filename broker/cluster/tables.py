@@ -27,6 +27,11 @@ class TablesOnDemand:
         """Return the states of the tables that this node commits."""
         return [] if self.upkeep is None else self.upkeep.statuses()
 
+    def hurry(self, topic: str) -> None:
+        """Upload what this node has of a topic, and commit the topic's table soon, if this node commits it."""
+        if self.upkeep is not None:
+            self.upkeep.hurry(topic)
+
     async def run(self) -> None:
         """Wait for the first table, then commit tables until cancelled. Raises NodeFenced."""
         self._topics.listeners.append(self._changed.set)

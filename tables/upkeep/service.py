@@ -45,6 +45,8 @@ class _Table:
     due_s: float
     look_s: float
     backoff_s: float = 0.0
+    hurried: bool = False
+    """True if a commit was asked for since the last round began."""
 
     @property
     def interval_s(self) -> float:
@@ -97,6 +99,17 @@ class TableUpkeep:
         """Look again soon: topics, or what this node leads of them, have changed."""
         self._changed.set()
 
+    def hurry(self, topic: str) -> None:
+        """Upload what this node has of a topic, and commit the topic's table soon, if this node commits it."""
+        for each in self.topics.followed():
+            if each.name == topic:
+                self.topics.request_upload(each, waited_ms=0)
+        for table in self._tables.values():
+            if table.committer.topic.name == topic:
+                table.hurried = True
+                table.due_s = table.look_s = 0.0
+        self._changed.set()
+
     async def close(self) -> None:
         """End the process that makes columns, and the request under way with it."""
         await self.context.columns.close()
@@ -142,6 +155,7 @@ class TableUpkeep:
         loop = asyncio.get_running_loop()
         committer = table.committer
         began_s = loop.time()
+        table.hurried = False
         try:
             is_due = began_s >= table.due_s
             if is_due:
@@ -162,7 +176,7 @@ class TableUpkeep:
         else:
             table.backoff_s = 0.0
             if is_due:
-                table.due_s = loop.time() if more else began_s + table.interval_s
+                table.due_s = loop.time() if more or table.hurried else began_s + table.interval_s
             table.look_s = min(table.due_s, loop.time() + table.pause_s)
 
     def _fail(self, table: _Table, reason: str) -> None:

@@ -60,6 +60,9 @@ def row(**changes: Any) -> dict[str, Any]:
         bytes=3 << 20,
         snapshots=45,
         lag=77,
+        lag_ms=90_000,
+        error_rows=3,
+        last_error=None,
     )
     return {**found.model_dump(), **changes}
 
@@ -86,6 +89,7 @@ def description(**changes: Any) -> TableDescription:
             TablePartition(partition=0, start_offset=0, end_offset=6_000, topic_end_offset=6_000, lag=0),
             TablePartition(partition=1, start_offset=100, end_offset=6_445, topic_end_offset=6_522, lag=77),
         ],
+        reasons=["price: text is no number"],
         unreachable=[],
     )
 

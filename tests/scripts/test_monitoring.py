@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from anabranch.broker.operator.admin.metrics.documentation import PAGE, page
-from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from benchmarks.lab.processes import free_port
 from scripts.dashboards import DASHBOARDS, FOLDER, grafana
@@ -24,6 +24,7 @@ from tests.support import tools
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 from tests.support.raw_client import batch_of, raw_client
+from tests.support.tables import QUICK
 from tests.support.waiting import WAIT_S, expect_before, wait_until
 
 RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "anabranch-rules.yml"
@@ -112,9 +113,10 @@ class Monitored:
             await client.commit_offset("readers", "t", 0, 1)
 
     async def prepare(self) -> None:
-        """Create a topic and a quota that nobody reaches, and wait for the group's coordinator."""
+        """Create a topic that is a table and a quota that nobody reaches, and wait for the group's coordinator."""
         async with raw_client(self.node.bootstrap) as client:
-            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            configs = [CreatableTopicConfig(name=name, value=value) for name, value in QUICK.items()]
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=configs)
             await client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
             await alter(client, {"client-id": "raw"}, producer_byte_rate=1e9)
             await client.call(FindCoordinatorRequest(coordinator_keys=["readers"]))

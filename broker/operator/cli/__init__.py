@@ -15,6 +15,7 @@ COMMANDS = {
     "produce": "Write lines as records into a topic.",
     "consume": "Print the records of topics.",
     "topic": "Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node.",
+    "table": "List, describe, query, commit and drop tables of topics.",
     "group": "List, describe, move and delete consumer groups.",
     "config": "Show and change configs of topics, brokers, loggers and groups.",
     "transaction": "List, describe and abort transactions.",

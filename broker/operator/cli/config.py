@@ -12,6 +12,7 @@ from anabranch.broker.node.settings.sizes import parse_size
 from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.durations import parse_duration
+from anabranch.broker.operator.cli.topic_table import shown_value
 from anabranch.client.cluster import Cluster
 from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
 from anabranch.client.errors import ClientError
@@ -187,8 +188,12 @@ def change_texts(resource: Resource, rows: Sequence[ConfigChange]) -> Sequence[s
     """Return changes of `change_configs` for people, a line each."""
     texts = []
     for row in rows:
-        value = "its default" if row.value is None else row.value
-        before = "(unchanged)" if not row.is_change else f"(was {'unset' if row.before is None else row.before})"
+        value = "its default" if row.value is None else shown_value(row.value)
+        before = (
+            "(unchanged)"
+            if not row.is_change
+            else f"(was {'unset' if row.before is None else shown_value(row.before)})"
+        )
         texts.append(f"{resource}: {row.name} = {value} {before}")
     return texts
 

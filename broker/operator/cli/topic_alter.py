@@ -1,6 +1,6 @@
 """`anabranch topic alter`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from anabranch.broker.operator.cli.config import (
     outcome_lines,
     parse_configs,
 )
+from anabranch.broker.operator.cli.topic_table import table_options
 from anabranch.client.cluster import TIMEOUT_MS, Cluster
 from anabranch.client.configs import Resource
 from anabranch.client.connection import error_text
@@ -30,6 +31,7 @@ from anabranch.protocol.messages.create_partitions import (
 @click.option("-c", "--set", "values", multiple=True, metavar="CONFIG=VALUE", help="Set a config; repeatable.")
 @click.option("--unset", "removed", multiple=True, metavar="CONFIG", help="Return to the default; repeatable.")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
+@table_options
 @plan_option
 @output_option
 @client_options
@@ -39,17 +41,18 @@ def alter(
     values: Sequence[str],
     removed: Sequence[str],
     partitions: int | None,
+    table_configs: Mapping[str, str],
     plan_only: bool,
     client: CommandClient,
     output: str,
 ) -> None:
-    """Change configs of the topic NAME, or add partitions.
+    """Change configs of the topic NAME, make it a table, or add partitions.
 
     Records keep their partitions. With more of them, a key may go to another partition than before.
     """
-    changes = {**parse_configs(values, "--set"), **dict.fromkeys(removed)}
+    changes = {**table_configs, **parse_configs(values, "--set"), **dict.fromkeys(removed)}
     if not changes and partitions is None:
-        raise click.UsageError("nothing to change: give --set, --unset or --partitions")
+        raise click.UsageError("nothing to change: give --set, --unset, --table or --partitions")
     resource = Resource("topic", name)
     data: dict[str, Any] = {"topic": name, "changed": False, "partitions": None, "configs": []}
     lines: list[str] = []

@@ -7,6 +7,7 @@ import click
 
 from anabranch.broker.operator.cli.client import CommandClient, client_options, id_text
 from anabranch.broker.operator.cli.config import near_texts, parse_configs, warn_of_no_effect
+from anabranch.broker.operator.cli.topic_table import table_options
 from anabranch.client.cluster import TIMEOUT_MS, topic_error
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.errors import ClientError
@@ -33,11 +34,23 @@ from anabranch.protocol.messages.create_topics import (
     metavar="CONFIG=VALUE",
     help="Set a config, such as retention.ms=7d; repeatable. --config is its name in Kafka's tools.",
 )
+@table_options
 @output_option
 @client_options
-def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient, output: str) -> None:
-    """Create the topic NAME."""
-    wanted_configs = parse_configs(configs, "--set")
+def create(
+    name: str,
+    *,
+    partitions: int | None,
+    configs: Sequence[str],
+    table_configs: Mapping[str, str],
+    client: CommandClient,
+    output: str,
+) -> None:
+    """Create the topic NAME.
+
+    With --table its records are the rows of an Iceberg table, too: see `anabranch table`.
+    """
+    wanted_configs = {**table_configs, **parse_configs(configs, "--set")}
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions if partitions is not None else -1,
@@ -50,13 +63,14 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         if result.error_code:
             refusal = topic_error(name, result.error_code, result.error_message)
             raise ClientError(f"{refusal}{_near(result, wanted_configs)}")
-        if configs:
+        if wanted_configs:
             with suppress(ClientError):  # who may create the topic may not see its configs
                 found = describe_configs(cluster, Resource("topic", name), documentation=True)
                 warn_of_no_effect(each for each in found if each.is_own)
     count = result.num_partitions if result.num_partitions > 0 else partitions
     data = {"topic": result.name, "id": id_text(result.topic_id), "partitions": count}
-    emit(output, data, f"created topic {result.name}" + (f" with {count_text(count, 'partition')}" if count else ""))
+    text = f"created topic {result.name}" + (f" with {count_text(count, 'partition')}" if count else "")
+    emit(output, data, f"{text}, a table" if table_configs else text)
 
 
 def _near(result: CreatableTopicResult, configs: Mapping[str, str]) -> str:

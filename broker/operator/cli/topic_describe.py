@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from anabranch.broker.operator.cli.client import CommandClient, client_options, id_text
+from anabranch.broker.operator.cli.topic_table import shown_value
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.output import emit, make_table, number_text, output_option, show_each
@@ -58,7 +59,7 @@ def _describe(
 def _show(found: Mapping[str, Any], console: Console) -> None:
     console.print(f"[bold]{found['topic']}[/bold]  id {found['id']}", highlight=False)
     for key, value in found["configs"].items():
-        console.print(f"  {key} = {value}", highlight=False, markup=False)
+        console.print(f"  {key} = {shown_value(value)}", highlight=False, markup=False)
     names = ("partition", "leader", "epoch", "first", "end", "offsets")
     table = make_table(*names, right=names)
     for each in found["partitions"]:

@@ -10,6 +10,7 @@ from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.scram import alter_credentials
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.configs.table import is_enabled
 from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MIN, salted_password
 from anabranch.broker.kafka.sasl.user_requests import SaltedPassword, put_request
@@ -63,6 +64,8 @@ class Orders:
             case {"read": str(name), "partition": int(index), "offset": int(offset), "committed": bool(committed)}:
                 records, position = await read(self._local, USER, name, index, offset, committed=committed)
                 return {"records": [row(each) for each in records], "next": position}
+            case {"table": str(name), "hurry": bool(hurry)}:
+                return {"table": self._table(name, hurry=hurry)}
             case {"count_nodes": True}:
                 return {"nodes": len(serving.members.living())}
             case {"ahead_ms": int(ahead_ms)}:
@@ -72,6 +75,22 @@ class Orders:
             case _:
                 self._change_faults(order)
         return {}
+
+    def _table(self, name: str, *, hurry: bool) -> Mapping[str, object] | None:
+        """Return the state of a topic's table; None if another node commits it. `hurry`: have it committed at once."""
+        if not is_enabled(self._topic(name).info.configs):
+            raise BadOrder(f"topic {name!r} is no table: give it configs={{'table.enable': 'true'}}")
+        tables = self._node.upkeep.tables
+        if hurry:
+            tables.hurry(name)
+        found = next((each for each in tables.statuses() if each.topic == name), None)
+        if found is None:
+            return None
+        return {
+            "ends": {str(index): each.end_offset for index, each in found.partitions.items()},
+            "metadata_location": found.metadata_location,
+            "last_error": found.last_error,
+        }
 
     def _change_faults(self, order: object) -> None:
         """Follow an order about faults. Raises BadOrder, also for one that is about something else."""

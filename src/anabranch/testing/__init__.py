@@ -11,5 +11,6 @@ With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as 
 from anabranch.testing.broker import Broker, Record
 from anabranch.testing.process import BrokerError
 from anabranch.testing.snapshots import Snapshot
+from anabranch.testing.table import Table
 
-__all__ = ["Broker", "BrokerError", "Record", "Snapshot"]
+__all__ = ["Broker", "BrokerError", "Record", "Snapshot", "Table"]

@@ -16,8 +16,10 @@ from anabranch.spelling import near_text
 from anabranch.testing.process import ORDER_TIMEOUT_S, START_TIMEOUT_S, BrokerError, BrokerProcess
 from anabranch.testing.security import Security
 from anabranch.testing.snapshots import Snapshot, elsewhere, put_back, take
+from anabranch.testing.table import Table
 
 POLL_S: Final = 0.05
+ASK_AGAIN_S: Final = 1.0
 SALT_BYTES: Final = 16
 AHEAD_MAX_MS: Final = 100 * 365 * 86_400_000
 
@@ -364,6 +366,37 @@ class Broker:
                 found += (_record(index, row) for row in answer["records"] if row[0] < end)
                 offset = answer["next"]
         return found
+
+    def table(self, topic: str, *, timeout_s: float = ORDER_TIMEOUT_S) -> Table:
+        """Return the table of a topic (`table.enable=true`) with all records that are committed when it is called.
+
+            broker.create_topic("orders", configs={"table.enable": "true", "table.value": "json"})
+            broker.table("orders").to_pylist()
+
+        They are uploaded and committed at once, whatever the topic's interval. Raises BrokerError, also after
+        `timeout_s`, and with the reason if the table waits for something.
+        """
+        ends = {
+            str(index): end for index, (_, start, end) in enumerate(self._leaders(topic, committed=True)) if end > start
+        }
+        if not ends:
+            self._first().order(table=topic, hurry=False)  # it may be none
+            raise BrokerError(f"table {topic!r} has no rows: its topic has no committed records")
+        until_s = time.perf_counter() + timeout_s
+        asked_s = 0.0
+        while True:
+            asks = time.perf_counter() > asked_s + ASK_AGAIN_S
+            found = [answer["table"] for node in self._serving() if (answer := node.order(table=topic, hurry=asks))]
+            known = next((each for each in found if each is not None), None)
+            if known is not None and all(known["ends"].get(index, 0) >= end for index, end in ends.items()):
+                return Table(known["metadata_location"])
+            if asks:
+                if asked_s and known is not None and known["last_error"]:
+                    raise BrokerError(f"table {topic!r} waits: {known['last_error']}")
+                asked_s = time.perf_counter()
+            if time.perf_counter() > until_s:
+                raise BrokerError(f"table {topic!r} still lacks records after {timeout_s:g} s")
+            time.sleep(POLL_S)
 
     def wait_for_group(
         self, group: str, *, members: int = 1, caught_up: bool = False, timeout_s: float = ORDER_TIMEOUT_S

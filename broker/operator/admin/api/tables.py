@@ -3,6 +3,7 @@
 A topic that is to be a table is listed before its first commit, too: the reason why there is none is shown there.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, NamedTuple
@@ -33,6 +34,8 @@ from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from anabranch.protocol.messages.internal.commit_table import CommitTableRequest
+from anabranch.protocol.messages.internal.describe_tables import DescribeTablesRequest, LiveTable
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import (
     OffsetBounds,
@@ -46,6 +49,10 @@ from anabranch.spelling import near_text
 from anabranch.tables.upkeep.options import ENABLE
 
 TABLES_MAX: Final = 1000
+TOPICS_PIECE: Final = 100
+"""Tables that one request asks a committer about."""
+POLL_S: Final = 0.1
+ASK_AGAIN_S: Final = 1.0
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
 _SET: Final = 0
@@ -76,6 +83,12 @@ class TableRow(Model):
     """Snapshots that can be read."""
     lag: int | None
     """Offsets of committed records that are not in the table yet; null if some leader has not answered."""
+    lag_ms: int | None
+    """Time for which the oldest of them has waited, at most; null if the committer does not know it."""
+    error_rows: int | None
+    """Rows with an error since the committer has taken the table; null if it has not answered."""
+    last_error: str | None
+    """Reason why the committer's last round failed."""
 
 
 class TableList(Model):
@@ -118,6 +131,8 @@ class TableDescription(TableRow):
     """URI of its metadata.json, for engines."""
     columns: list[Column]
     partitions: list[TablePartition]
+    reasons: list[str]
+    """Some of the errors of rows, each once."""
     unreachable: list[int]
 
 
@@ -184,6 +199,25 @@ class FileList(Model):
     """Null after the last page."""
 
 
+class CommitQuery(Model):
+    """Parameters of an ordered commit."""
+
+    timeout_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 60_000
+    """Longest time to wait."""
+
+
+class CommittedTable(Model):
+    """A table with all that was committed in its topic when the commit was ordered."""
+
+    name: str
+    version: int
+    snapshot_id: int | None
+    metadata_location: str | None
+    rows: int
+    files: int
+    bytes: int
+
+
 class DropQuery(Model):
     """Parameters of a drop."""
 
@@ -224,6 +258,13 @@ class _Ends(NamedTuple):
     unreachable: frozenset[int]
 
 
+class _Live(NamedTuple):
+    """State of tables at their committers, by topic, and the nodes that have not answered."""
+
+    tables: Mapping[str, LiveTable]
+    unreachable: frozenset[int]
+
+
 class TableEndpoints:
     """Endpoints of tables."""
 
@@ -233,11 +274,15 @@ class TableEndpoints:
         self._offsets = offsets
         self._local = local
         path = "/tables/{table}"
+        commit = "Upload and commit what a table lacks, and wait for it."
         drop = "Drop a table, and make no rows of its topic any more."
         self.endpoints = [
             Endpoint("GET", "/tables", "All tables.", self._list, TableList),
             Endpoint("GET", path, "One table.", self._describe, TableDescription),
             Endpoint("DELETE", path, drop, self._drop, DroppedTable, query=DropQuery),
+            Endpoint(
+                "POST", f"{path}/commit", commit, self._commit, CommittedTable, query=CommitQuery, is_limited=False
+            ),
             Endpoint("GET", f"{path}/snapshots", "Its snapshots.", self._snapshots, SnapshotList, query=SnapshotQuery),
             Endpoint("GET", f"{path}/files", "Its data files.", self._files, FileList, query=FileQuery),
         ]
@@ -285,8 +330,11 @@ class TableEndpoints:
         shown = named[:TABLES_MAX]
         totals = await self._tables.count_data()
         ends = await self._ends((each.topic for each in shown if each.topic is not None), call.user)
-        rows = [TableRow(**await self._row(each, await self._state(each), totals, ends)) for each in shown]
-        return TableList(tables=rows, more=len(named) > len(shown), unreachable=sorted(ends.unreachable))
+        live = await self._live(shown, call.user)
+        rows = [TableRow(**self._row(each, await self._state(each), totals, ends, live)) for each in shown]
+        return TableList(
+            tables=rows, more=len(named) > len(shown), unreachable=sorted(ends.unreachable | live.unreachable)
+        )
 
     async def _state(self, named: _Named) -> TableState | None:
         try:
@@ -294,8 +342,25 @@ class TableEndpoints:
         except NotFound:
             return None  # it was dropped meanwhile
 
-    async def _row(
-        self, named: _Named, state: TableState | None, totals: Mapping[bytes, TableTotals], ends: _Ends
+    async def _live(self, named: Iterable[_Named], user: User) -> _Live:
+        """Ask the committers of tables."""
+        wanted: dict[int, list[str]] = {}
+        for each in named:
+            topic = each.topic or self._serving.topics.get(each.name)  # one that has to wait for the name
+            if topic is not None and (leader := self._calls.leader_of(topic.name, 0)) != NO_LEADER:
+                wanted.setdefault(leader, []).append(topic.name)
+        answers, unreachable = await self._calls.ask_in_pieces(
+            wanted, lambda topics: DescribeTablesRequest(topics=topics), TOPICS_PIECE, user
+        )
+        return _Live({each.topic: each for answer in answers for each in answer.tables}, unreachable)
+
+    def _row(
+        self,
+        named: _Named,
+        state: TableState | None,
+        totals: Mapping[bytes, TableTotals],
+        ends: _Ends,
+        live: _Live,
     ) -> dict[str, Any]:
         """Return the fields of a row."""
         topic, info = named.topic, named.info if state is None else state.info
@@ -303,6 +368,8 @@ class TableEndpoints:
         counted = TableTotals() if info is None else totals.get(info.table_id, TableTotals())
         snapshots = () if state is None else state.snapshots
         lags = [each.lag for each in _partitions(topic, state, ends)]
+        lag = sum(each for each in lags if each is not None) if None not in lags else None
+        known = live.tables.get(named.name if topic is None else topic.name)
         return {
             "name": named.name,
             "topic": None if topic is None else topic.name,
@@ -316,8 +383,14 @@ class TableEndpoints:
             "files": counted.files,
             "bytes": counted.size_bytes,
             "snapshots": len(snapshots),
-            "lag": sum(lag for lag in lags if lag is not None) if None not in lags else None,
+            "lag": lag,
+            "lag_ms": 0 if lag == 0 else self._waited_ms(known),
+            "error_rows": None if known is None else known.errors,
+            "last_error": None if known is None else known.last_error or None,
         }
+
+    def _waited_ms(self, known: LiveTable | None) -> int | None:
+        return max(0, self._serving.now_ms() - known.complete_ms) if known is not None and known.complete_ms else None
 
     async def _ends(self, topics: Iterable[Topic], user: User) -> _Ends:
         keys = [key for topic in topics for key in partitions_of(topic)][:PARTITIONS_MAX]
@@ -329,7 +402,9 @@ class TableEndpoints:
         named = await self._find(call.path["table"])
         state = await self._state(named)
         ends = await self._ends([] if named.topic is None else [named.topic], call.user)
-        row = await self._row(named, state, await self._tables.count_data(), ends)
+        live = await self._live([named], call.user)
+        row = self._row(named, state, await self._tables.count_data(), ends, live)
+        known = live.tables.get(named.name if named.topic is None else named.topic.name)
         info = None if state is None else state.info
         metadata = None if info is None else await read_metadata(self._node.stores, info)
         key = None if info is None else metadata_key(info)
@@ -342,7 +417,8 @@ class TableEndpoints:
                 for each in (() if metadata is None else current_fields(metadata))
             ],
             partitions=_partitions(named.topic, state, ends),
-            unreachable=sorted(ends.unreachable),
+            reasons=[] if known is None else list(known.reasons),
+            unreachable=sorted(ends.unreachable | live.unreachable),
         )
 
     async def _snapshots(self, call: Call) -> SnapshotList:
@@ -387,6 +463,63 @@ class TableEndpoints:
         )
 
     # changes
+
+    async def _commit(self, call: Call) -> CommittedTable:
+        named, timeout_s = await self._find(call.path["table"]), call.query.timeout_ms / 1000
+        topic = named.topic
+        if topic is None or not named.enabled:
+            raise ApiError(
+                HTTPStatus.CONFLICT, f"no rows are added to table {named.name}: its topic has {ENABLE}=false"
+            )
+        ends = await self._ends([topic], call.user)
+        if any(key not in ends.stable or key not in ends.starts for key in partitions_of(topic)):
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"some leaders of {topic.name} have not answered: try again")
+        targets = {key[1]: end for key, end in ends.stable.items() if end > ends.starts[key]}
+        clock = asyncio.get_running_loop().time
+        began_s = asked_s = clock()
+        await self._hurry(topic, call.user)
+        while (state := await self._complete(topic, targets)) is None:
+            if clock() > asked_s + ASK_AGAIN_S:
+                reason = await self._reason(topic, call.user)
+                if reason:
+                    raise ApiError(HTTPStatus.CONFLICT, f"table {topic.name} waits: {reason}")
+                if clock() > began_s + timeout_s:
+                    reason = f"table {topic.name} still lacks records after {timeout_s:g} s"
+                    raise ApiError(HTTPStatus.GATEWAY_TIMEOUT, f"{reason}: `anabranch table describe {topic.name}`")
+                await self._hurry(topic, call.user)
+                asked_s = clock()
+            await asyncio.sleep(POLL_S)
+        info, key = state.info, metadata_key(state.info)
+        totals = (await self._tables.count_data()).get(info.table_id, TableTotals())
+        return CommittedTable(
+            name=info.name,
+            version=info.version,
+            snapshot_id=info.snapshot_id or None,
+            metadata_location=None if key is None else location_of(self._node.stores, info, key),
+            rows=totals.records,
+            files=totals.files,
+            bytes=totals.size_bytes,
+        )
+
+    async def _hurry(self, topic: Topic, user: User) -> None:
+        """Have all leaders upload the topic's records, and its committer commit them."""
+        leaders = {self._calls.leader_of(*key) for key in partitions_of(topic)} - {NO_LEADER}
+        await self._calls.call_each(leaders, lambda _: CommitTableRequest(topic=topic.name), user)
+
+    async def _reason(self, topic: Topic, user: User) -> str:
+        """Return why the committer's last round failed; empty: it did not."""
+        found = (await self._live([_Named(topic.name, None, topic)], user)).tables.get(topic.name)
+        return "" if found is None else found.last_error
+
+    async def _complete(self, topic: Topic, targets: Mapping[int, int]) -> TableState | None:
+        """Return the table if it has the records of all partitions up to these offsets."""
+        info = next((each for each in await self._tables.list() if each.topic_id == topic.topic_id), None)
+        if info is None:
+            return None
+        state = await self._tables.read(info.table_id)
+        none = OffsetBounds(0, 0)
+        is_complete = all(state.bounds.get(index, none).end_offset >= end for index, end in targets.items())
+        return state if is_complete else None
 
     async def _drop(self, call: Call) -> DroppedTable:
         named, query = await self._find(call.path["table"]), call.query

@@ -17,7 +17,7 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.telemetry.otlp import Point
 from anabranch.broker.node.net.server import Latency
-from anabranch.broker.operator.admin.metrics import cluster, exposition, storage
+from anabranch.broker.operator.admin.metrics import cluster, exposition, storage, tables
 from anabranch.broker.operator.admin.metrics import node as node_area
 from anabranch.broker.operator.admin.metrics.definitions import (
     SAMPLES_PER_PIECE,
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize(
-    ("table", "stats"), [*node_area.OF_STATS, *storage.OF_STATS], ids=lambda each: type(each).__name__
+    ("table", "stats"), [*node_area.OF_STATS, *storage.OF_STATS, *tables.OF_STATS], ids=lambda each: type(each).__name__
 )
 async def test_each_counter_of_a_component_has_a_metric(table: Mapping[str, Definition], stats: Any) -> None:
     numbers = {field.name for field in fields(stats) if isinstance(getattr(stats, field.name), int)}

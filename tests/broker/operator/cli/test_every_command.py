@@ -32,6 +32,7 @@ WITHOUT_OUTPUT: Final = {
 SHOWN_ELSEWHERE: Final = {
     "storage discard": "tests/broker/operator/cli/test_stopped.py: a node must have stopped a partition"
 }
+FURTHER_FORMS: Final = {"table query": ("csv",)}
 READ: Final = {"json": json.loads, "yaml": yaml.safe_load}
 
 
@@ -57,7 +58,7 @@ def test_each_command_that_prints_a_result_has_the_option() -> None:
     for name in found.keys() - without:
         (option,) = (each for each in found[name].params if each.name == "output")
         assert isinstance(option.type, click.Choice)
-        assert list(option.type.choices) == ["table", "json", "yaml"], name
+        assert list(option.type.choices) == ["table", "json", "yaml", *FURTHER_FORMS.get(name, ())], name
 
 
 class Checker:
@@ -84,8 +85,8 @@ class Checker:
 
 
 NAME: Final = re.compile("[a-z][a-z0-9_]*")
-NAMES_FROM_OUTSIDE: Final = {"configs", "failed", "rows", "nodes", "properties"}
-"""Fields whose own fields are named by the user's or the catalog's names."""
+NAMES_FROM_OUTSIDE: Final = {"configs", "failed", "rows", "nodes", "properties", "summary"}
+"""Fields whose own fields are named by the user, the catalog or Iceberg."""
 
 
 def _check_names(found: Any, where: object) -> None:
@@ -125,6 +126,7 @@ def test_each_command_prints_json_and_yaml(tmp_path: Path, check: Checker, monke
         settings = settings_of(tmp_path, first)
         _topics(check, first, second)
         _groups_and_transactions(check, first)
+        _tables(check, first)
         _access(check, first)
         _cluster(check, first, settings, tmp_path)
         check.run("json", "node", "drain", "2", "--admin", first.admin)
@@ -187,6 +189,24 @@ def _groups_and_transactions(check: Checker, node: NodeProcess) -> None:
         check.both("transaction", "describe", form, *there)
         aborted = check.run(form, "transaction", "abort", form, "--yes", *there)
         assert aborted["partitions"] == ["topic-json-0"]
+
+
+def _tables(check: Checker, node: NodeProcess) -> None:
+    there, admin = ("--bootstrap-server", node.bootstrap), ("--admin", node.admin)
+    for form in READ:
+        name = f"table_{form}"
+        check.run(form, "topic", "create", name, "--table", "raw", *there)
+        producer = Producer({"bootstrap.servers": node.bootstrap})
+        producer.produce(name, b"1")
+        assert producer.flush(WAIT_S) == 0
+        assert check.run(form, "table", "commit", name, *admin)["rows"] == 1
+    check.both("table", "list", *admin)
+    check.both("table", "describe", "table_json", "table_yaml", *admin)
+    check.both("table", "snapshots", "table_json", *admin)
+    check.both("table", "query", "table_json", "SELECT count(*) AS n FROM table_json", *admin)
+    for form in READ:
+        assert check.run(form, "table", "drop", f"table_{form}", "--yes", *admin)["rows"] == 1
+        check.run(form, "topic", "delete", f"table_{form}", "--yes", *there)
 
 
 def _access(check: Checker, node: NodeProcess) -> None:
