@@ -1,7 +1,8 @@
 """Runs tests with the lowest versions that `pyproject.toml` allows, in a separate environment in the tools cache.
 
-uv resolves the base, and the extras of a node, to the lowest versions of what they name themselves (`--resolution
-lowest-direct`); what these need in turn is as new as it may be. Other packages of the tests are the pinned ones.
+uv resolves the base, the extras of a node, and that of tables, to the lowest versions of what they name themselves
+(`--resolution lowest-direct`); what these need in turn is as new as it may be. Other packages of the tests are the
+pinned ones.
 """
 
 import subprocess
@@ -35,16 +36,20 @@ TESTS = (
     "tests/broker/operator/cli/test_completion.py",
     "tests/broker/operator/cli/test_output.py",
     "tests/s3stream/store",
+    "tests/tables/test_iceberg.py",
+    "tests/tables/test_joins.py",
+    "tests/tables/test_metrics.py",
+    "tests/tables/test_share.py",
 )
 """The broker for tests, and something of each extra."""
 
 
-def node_extras() -> Sequence[str]:
-    """Return the extras that the extra `node` gathers."""
+def extras() -> Sequence[str]:
+    """Return the extras that the extra `node` gathers, and that of tables."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (gathered,) = project["optional-dependencies"]["node"]
     names: str = gathered.partition("[")[2].removesuffix("]")
-    return names.split(",")
+    return [*names.split(","), "tables"]
 
 
 def lowest_versions() -> str:
@@ -52,7 +57,7 @@ def lowest_versions() -> str:
     uv = environment_folder("packaging") / "bin" / "uv"
     command = [str(uv), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "pyproject.toml"]
     command += ["--resolution", "lowest-direct", "--python", sys.executable]
-    command += [part for extra in node_extras() for part in ("--extra", extra)]
+    command += [part for extra in extras() for part in ("--extra", extra)]
     return subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -62,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         lowest = lowest_versions()
         constraints = pins(without=[line.partition("==")[0] for line in lowest.splitlines()]) + lowest
-        wanted = ["-e", ".[node]", *TEST_PACKAGES]
+        wanted = ["-e", ".[node,tables]", *TEST_PACKAGES]
         make_environment(place, "the lowest versions", constraints, wanted)
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"set-up failed: {error}", file=sys.stderr)

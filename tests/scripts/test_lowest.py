@@ -9,7 +9,7 @@ from scripts.environments import ROOT
 
 def test_each_extra_of_a_node_is_tested() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"cli", "console", "s3", "security"} <= set(lowest.node_extras()) <= set(extras)
+    assert {"cli", "console", "s3", "security", "tables"} <= set(lowest.extras()) <= set(extras)
 
 
 def test_the_tests_exist() -> None:

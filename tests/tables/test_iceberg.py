@@ -1,6 +1,7 @@
 """Versions of tables as engines read them: by pyiceberg and DuckDB, and against a plain model."""
 
 import random
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def test_older_rows_have_the_columns_of_a_newer_schema(table: TableFolder) -> No
     assert [each.schema_id for each in found.schemas] == [1, 2]
 
 
+@pytest.mark.skipif(version("pyiceberg") < "0.12", reason="its older versions cannot read such bounds")
 def test_bounds_of_a_promoted_column_are_still_used(table: TableFolder) -> None:
     first = append(table, range(3))
     table.evolve(pa.field("n", pa.int64()))

@@ -5,7 +5,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +114,7 @@ def test_a_value_that_takes_too_much_memory_is_left_as_it_is(tmp_path: Path) -> 
 FATAL_VALUES = """
 import os, sys
 from dataclasses import replace
-from anabranch.tables import parts, worker
+from anabranch.tables import parts, share, worker
 
 made = parts.json_decoder
 
@@ -130,13 +129,15 @@ def json_decoder(*given, **settings):
     return replace(decoder, column=column)
 
 parts.json_decoder = json_decoder
+share.ROWS_MAX = 5
 worker.main()
 """
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[ColumnProcess]:
+def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ColumnProcess]:
     """Yield a process that ends over the values with the word `fatal`."""
+    monkeypatch.setattr(process, "ATTEMPTS", 1)
     program = tmp_path / "fragile.py"
     program.write_text(FATAL_VALUES)
     made = ColumnProcess(program=[str(program)])
@@ -159,10 +160,13 @@ def test_a_value_over_which_processes_end_is_left_as_it_is(tmp_path: Path, fragi
 def test_a_group_of_many_values_over_which_processes_end_is_left_as_it_is(
     tmp_path: Path, fragile: ColumnProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "VALUES_MAX", 2)
-    batch = bytes(build_batch([Record(None, b'{"s": "fatal"}', 5)] * 9))
+    monkeypatch.setattr(process, "VALUES_MAX", 1)
+    monkeypatch.setattr(process, "FALLBACKS_MAX", 3)
+    values = [b'{"s": "fatal"}'] * 5 + [b'{"n": 1}'] * 2
+    batch = bytes(build_batch([Record(None, each, 5) for each in values]))
     share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
-    assert fragile.make(share).errors == 9
+    assert fragile.make(share).errors == 5
+    assert [row["n"] for row in read_rows(share)] == [None] * 5 + [1] * 2
 
 
 def test_at_last_nothing_of_a_share_is_decoded(
@@ -184,27 +188,28 @@ def test_the_last_line_of_a_process_that_ends_is_in_the_error(tmp_path: Path) ->
     columns.close()
 
 
-def test_a_process_ends_with_its_node_also_while_it_works() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as registry:
-        place = f"http://127.0.0.1:{registry.getsockname()[1]}"
-        code = (
-            "from anabranch.tables.process import ColumnProcess\n"
-            "from anabranch.tables.requests import Asked, Question, Registry\n"
-            "columns = ColumnProcess()\n"
-            "columns.find(Question(Asked('raw'), Asked('raw')))\n"
-            "print(columns.process_id, flush=True)\n"
-            f"columns.find(Question(Asked('auto', registry=Registry('{place}'), subject='s'), Asked('raw')))\n"
-        )
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as node:
-            assert node.stdout is not None
-            worker_process = os.pidfd_open(int(node.stdout.readline()))
-            asked, _ = registry.accept()  # the worker waits for an answer
+def test_a_process_ends_with_its_node_also_while_it_works(tmp_path: Path) -> None:
+    metadata = tmp_path / "metadata"
+    os.mkfifo(metadata)
+    code = (
+        "from anabranch.tables.process import ColumnProcess\n"
+        "from anabranch.tables.requests import Asked, Question\n"
+        "from anabranch.tables.snapshots import SnapshotRequest\n"
+        "columns = ColumnProcess()\n"
+        "columns.find(Question(Asked('raw'), Asked('raw')))\n"
+        "print(columns.process_id, flush=True)\n"
+        f"request = SnapshotRequest('', '', [], {{}}, 1, 1, '{metadata}', '', 0, None, {{}}, [], [], {{}}, [], '')\n"
+        "columns.write_snapshot(request)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        worker_process = os.pidfd_open(int(node.stdout.readline()))
+        with metadata.open("wb"):  # the process reads it now, without an end
             node.kill()
-        ended = select.poll()
-        ended.register(worker_process, select.POLLIN)
-        assert ended.poll(60_000)
-        asked.close()
-        os.close(worker_process)
+            ended = select.poll()
+            ended.register(worker_process, select.POLLIN)
+            assert ended.poll(30_000)
+    os.close(worker_process)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOMEM, "memory"), (errno.ENOSPC, "file")])

@@ -317,7 +317,7 @@ def test_shares_that_meet_inside_a_broken_batch_have_one_row_of_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_a_large_batch_is_decoded_in_parts_and_shown_as_a_whole_or_not_at_all(
+def test_a_large_batch_is_decoded_in_parts(
     tmp_path: Path, compression: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "ROWS_MAX", 4)
@@ -329,14 +329,21 @@ def test_a_large_batch_is_decoded_in_parts_and_shown_as_a_whole_or_not_at_all(
     _, rows = made(share)
     found = [(row["_kafka"]["offset"], row["_kafka"]["key"], row["value"]) for row in rows]
     assert found == [(7 + number, b"k%d" % number, b"v" * number) for number in range(2, 19)]
-    body = bytearray(build_batch(records, base_offset=7))
-    at = bytes(body).rindex(b"k18") - 2  # the offset of the last record becomes that of the first
-    assert body[at] == 2 * 18
-    body[at] = 0
+
+
+@pytest.mark.parametrize("number", [16, 18])  # the first of a part, and one inside of a part
+def test_a_large_batch_with_a_wrong_offset_is_a_row(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "ROWS_MAX", 4)
+    body = bytearray(build_batch([Record(b"k%d" % each, b"v", 5) for each in range(19)], base_offset=7))
+    at = bytes(body).rindex(b"k%d" % number) - 2
+    assert body[at] == 2 * number
+    body[at] = 2 * 3
     write_crc(body)
     _, rows = made(share_of(tmp_path, [bytes(body)], question(RAW)))
     assert [row["_kafka"]["offset"] for row in rows] == [7]
-    assert "a record has offset 7" in rows[0]["_kafka"]["error"]
+    assert "a record has offset 10" in rows[0]["_kafka"]["error"]
 
 
 def test_what_is_raw_is_not_decoded_and_what_is_careful_is_decoded_alone(
