@@ -1,13 +1,13 @@
 """A topic as a table, by hand: one object with two views, beside a Parquet file next to the object (ADR 39).
 
 Real records become version 1 objects, Parquet files of the same records, and objects that are both: with the columns
-before the blocks (as first designed) or after them. Measured are bytes, the CPU that columns cost, Kafka's reads,
-what engines read and which bytes they ask a store for, and what joining small objects writes.
+before the blocks (as first designed) or after them. Measured are bytes, Kafka's reads, what engines read and which
+bytes they ask a store for, and what joining small objects writes. `benchmarks.table_columns` has the CPU of columns,
+and `benchmarks.topic_tables` what tables cost a node.
 
     python -m benchmarks.table_objects [--quick] [--json FILE] [--only PART ...] [--topic NAME ...] [--share N]
 
-Parts: bytes, columns, fetch, engines, spark, joins. DuckDB, Polars, pyiceberg, msgspec and orjson are measured
-where they are installed.
+Parts: bytes, fetch, engines, spark, joins. DuckDB, Polars and pyiceberg are measured where they are installed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,7 @@ from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeL
 from anabranch.s3stream.object.format import IndexEntry, decode_block
 from anabranch.s3stream.object.writer import BLOCK_BYTES
 from anabranch.s3stream.store.local import LocalStore
-from benchmarks.lab.columns import DOUBTFUL, REFUSED, RULES, TYPINGS, outcome, raw_table, records_of, typed_table
+from benchmarks.lab.columns import raw_table, records_of, typed_table
 from benchmarks.lab.range_server import BUCKET, RangeServer, range_server
 from benchmarks.lab.table_files import (
     GROUP_BYTES,
@@ -62,7 +62,7 @@ from benchmarks.support import CONSOLE, Report, middle, p99, parser
 
 MIB = 1 << 20
 DAY_S = 86_400
-PARTS = ("bytes", "columns", "fetch", "engines", "spark", "joins")
+PARTS = ("bytes", "fetch", "engines", "spark", "joins")
 CODEC = Compression.LZ4
 """Codec of the batches where one is enough."""
 FETCHES = 2_000
@@ -86,7 +86,7 @@ class Material:
         self.records = records
         self.group_rows = max(1, int(GROUP_BYTES * len(records) / topic.value_bytes))
         self.raw = with_ids(raw_table(records))
-        self.typed = with_ids(typed_table(records, topic.columns, TYPINGS["Python's json"]))
+        self.typed = with_ids(typed_table(records, topic.columns))
 
     def layouts(self, table: pa.Table, codec: Compression) -> list[Made]:
         """Return the files that an engine may meet: the separate one, and both orders in one object."""
@@ -125,78 +125,6 @@ def measure_bytes(report: Report, material: Material) -> None:
             report.add(f"{name}.{codec.name.lower()}.{kind}.one-object", len(made.data) / len(first.data), "x")
             both = (len(first.data) + len(beside)) / len(first.data)
             report.add(f"{name}.{codec.name.lower()}.{kind}.beside", both, "x")
-
-
-def measure_columns(report: Report, material: Material, rounds: int) -> None:
-    """Rows per CPU second of one core: reading blocks, checking, decoding, typing, Parquet; and the object as well."""
-    topic = material.topic
-    pa.set_cpu_count(1)
-    for codec in (Compression.NONE, Compression.LZ4, Compression.ZSTD):
-        first = version_1(stored(material.batches, codec))
-        entries = blocks_at(stored(material.batches, codec), 0).entries
-
-        def raw(first: Made = first, entries: Sequence[IndexEntry] = entries) -> bytes:
-            return parquet_bytes(raw_table(pa.Table.from_batches(records_of(first.data, entries))), material.group_rows)
-
-        cost(report, f"{topic.name}.{codec.name.lower()}.raw", topic, raw, rounds)
-    first = version_1(stored(material.batches, CODEC))
-    entries = blocks_at(stored(material.batches, CODEC), 0).entries
-    cost(report, f"{topic.name}.decode", topic, lambda: list(records_of(first.data, entries)), rounds)
-    cost(report, f"{topic.name}.parquet.raw", topic, lambda: parquet_bytes(material.raw, material.group_rows), rounds)
-    cost(
-        report, f"{topic.name}.parquet.typed", topic, lambda: parquet_bytes(material.typed, material.group_rows), rounds
-    )
-    for way, typing in TYPINGS.items():
-        try:
-            found = typed_table(material.records.slice(0, 1000), topic.columns, typing)
-        except ImportError:
-            CONSOLE.print(f"{way}: not installed", highlight=False)
-            continue
-        expected = material.typed.slice(0, 1000).select(topic.columns.names)
-        assert found.select(topic.columns.names).equals(expected.cast(found.schema.remove(len(found.schema) - 1)))
-
-        def typed(typing: Any = typing) -> int:
-            size = 0
-            batches = []
-            for batch in (*records_of(first.data, entries), None):
-                if batch is not None:
-                    batches.append(batch)
-                rows = sum(map(len, batches))
-                if rows and (batch is None or rows >= material.group_rows):
-                    table = typed_table(pa.Table.from_batches(batches), topic.columns, typing)
-                    size += len(parquet_bytes(table, material.group_rows))
-                    batches = []
-            return size
-
-        cost(report, f"{topic.name}.typed.{way}", topic, typed, rounds)
-
-
-def cost(report: Report, name: str, topic: Topic, work: Callable[[], object], rounds: int) -> None:
-    """Add the median of rounds of some work that handles all rows once."""
-    found = []
-    for _ in range(rounds):
-        begin = cpu_s()
-        work()
-        found.append(cpu_s() - begin)
-    seconds = middle(found)
-    report.add(name, len(topic.records) / seconds, "rows/CPU s")
-    report.add(f"{name}.volume", topic.value_bytes / MIB / seconds, "MiB/CPU s")
-
-
-def strictness(report: Report) -> None:
-    """Compare each way with the strict rules, value by value: what it reads otherwise, and what it only refuses."""
-    rules = {value: outcome(TYPINGS[RULES], [value]) for value in DOUBTFUL}
-    for way, typing in TYPINGS.items():
-        try:
-            found = {value: outcome(typing, [value]) for value in DOUBTFUL}
-        except ImportError:
-            continue
-        wrong = [value for value in DOUBTFUL if found[value] not in {rules[value], REFUSED}]
-        for value in wrong:
-            CONSOLE.print(f"{way}: {value!r}: {found[value]}, not {rules[value]}", highlight=False, markup=False)
-        report.add(f"strictness.{way}.wrong", len(wrong), f"of {len(DOUBTFUL)}")
-        refused = sum(found[value] == REFUSED != rules[value] for value in DOUBTFUL)
-        report.add(f"strictness.{way}.refused", refused, f"of {len(DOUBTFUL)}")
 
 
 # Kafka's reads
@@ -532,8 +460,6 @@ def run(options: argparse.Namespace, home: Path) -> Report:
             place.mkdir()
             if "bytes" in options.only:
                 measure_bytes(report, material)
-            if "columns" in options.only:
-                measure_columns(report, material, rounds)
             if "fetch" in options.only:
                 asyncio.run(measure_fetch(report, material, place, FETCHES // (10 if options.quick else 1)))
             if "engines" in options.only:
@@ -543,8 +469,6 @@ def run(options: argparse.Namespace, home: Path) -> Report:
     finally:
         if spark is not None:
             spark.stop()
-    if "columns" in options.only:
-        strictness(report)
     if "joins" in options.only:
         measure_joins(report)
     return report

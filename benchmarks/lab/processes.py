@@ -18,7 +18,7 @@ from typing import Self
 
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
-from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.spark.java import cache_folder, find_java_home
@@ -217,13 +217,14 @@ class Broker:
         """Return its memory."""
         return rss_bytes_of(self.pid)
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic, and wait until each of its partitions is served.
 
         Apache Kafka responds earlier. Its idempotent producer, started at once, then mixes up sequences between
         partitions that are served and those that are not yet, and retries until its batches expire.
         """
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        wanted = [CreatableTopicConfig(name=each, value=value) for each, value in (configs or {}).items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=wanted)
         asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
         with self.connect() as connection:

@@ -1,16 +1,15 @@
-"""Objects with two views, as the benchmark makes them by hand, and ways to type JSON."""
+"""Objects with two views, as the benchmark makes them by hand."""
 
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record
 from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.store.local import LocalStore
-from benchmarks.lab.columns import DOUBTFUL, REFUSED, RULES, TYPINGS, outcome, raw_table, records_of
+from benchmarks.lab.columns import raw_table, records_of
 from benchmarks.lab.table_files import (
     Made,
     Topic,
@@ -59,8 +58,3 @@ async def test_both_views_hold_the_records(tmp_path: Path) -> None:
         await store.close()
     for each in objects[1:]:
         assert pq.read_table(pa.BufferReader(each.data)).equals(table)
-
-
-@pytest.mark.parametrize("value", DOUBTFUL, ids=repr)
-def test_the_fast_way_reads_what_the_rules_read_or_refuses(value: bytes) -> None:
-    assert outcome(TYPINGS["pyarrow.json"], [value]) in {outcome(TYPINGS[RULES], [value]), REFUSED}
