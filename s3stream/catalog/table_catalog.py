@@ -60,6 +60,10 @@ class TableCatalog:
         """Return all tables by name."""
         return await self._database.read(table_rows.list_tables)
 
+    async def of_topic(self, topic_id: bytes) -> TableInfo | None:
+        """Return the table of a topic, None if it has none."""
+        return await self._database.read(lambda c: table_rows.find_table_of(c, topic_id))
+
     async def read(self, table_id: bytes) -> TableState:
         """Return a table with its schemas, bounds and snapshots, of one moment. Raises NotFound."""
         return await self._database.read(lambda c: table_rows.read_table(c, table_id))

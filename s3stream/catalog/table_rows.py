@@ -118,6 +118,12 @@ def list_tables(connection: Connection) -> Sequence[TableInfo]:
     return [_to_table(row) for row in connection.execute(select(*TABLE_COLUMNS).order_by(tables.c.name))]
 
 
+def find_table_of(connection: Connection, topic_id: bytes) -> TableInfo | None:
+    """Return the table of a topic, None if it has none."""
+    row = connection.execute(select(*TABLE_COLUMNS).where(tables.c.topic_id == topic_id)).first()
+    return None if row is None else _to_table(row)
+
+
 def read_table(connection: Connection, table_id: bytes) -> TableState:
     """Return a table with its schemas, bounds and snapshots. Raises NotFound."""
     info = _get_table(connection, table_id)

@@ -37,8 +37,9 @@ SNAPSHOTS_MAX: Final = 1_500
 """Snapshots of a table: metadata.json, which each commit writes anew, has a line of each."""
 SENDS_MAX: Final = 4
 """Files that are sent at the same time."""
-RETRY_S: Final = 1.0
-"""Pause before a commit whose outcome is unknown is repeated."""
+RETRY_S_MIN: Final = 0.5
+"""Pause before a commit whose outcome is unknown is repeated; it doubles each time, up to ..."""
+RETRY_S_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +250,17 @@ class TableCommits:
             del draft.waiting[: len(some)]
 
     async def _commit(self, commit: TableCommit) -> None:
+        """Send a commit until its outcome is known, or the table is another node's."""
+        pause_s = RETRY_S_MIN
         while True:
             try:
                 await self._context.catalog.tables.commit(commit)
             except CatalogUnavailable as error:
-                log.warning("the commit of a table waits for the catalog", reason=str(error))
-                await asyncio.sleep(RETRY_S)
+                if pause_s == RETRY_S_MIN:
+                    log.warning("the commit of a table waits for the catalog", reason=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_S_MAX)
+                await self._context.step("commit repeated")
             else:
                 return
 

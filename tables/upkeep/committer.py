@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -44,7 +44,7 @@ from anabranch.tables.upkeep.plan import (
     plan_remakes,
     straddling,
 )
-from anabranch.tables.upkeep.source import BlockSource
+from anabranch.tables.upkeep.source import BlockSource, CopiedBlocks
 from anabranch.tables.upkeep.status import PartitionStatus, TableStatus, UpkeepStats
 from anabranch.tables.upkeep.transfers import TableFiles
 from anabranch.tables.upkeep.view import TableView, current_summary
@@ -56,9 +56,19 @@ OFFSETS: Final = "anabranch.offsets"
 CLEANED: Final = "anabranch.cleaned"
 """Entry of it: ids of the objects of log compaction that the table shows, by partition, as JSON."""
 REASONS_MAX: Final = 10
+SMALLER: Final = 4
+"""Part of the blocks whose rows have taken too much memory that is tried next."""
 RANGES_PAGE: Final = 1_000
 EXPIRY_PAUSE_MS: Final = 10 * 60_000
 """Time after the last commit of a table at rest, after which old snapshots expire by a commit of their own."""
+
+
+class Left(NamedTuple):
+    """Work that a round has left, because a commit is limited."""
+
+    rows: bool = False
+    files: bool = False
+    """Files to drop, cut, make anew or join."""
 
 
 class TableCommitter:
@@ -84,24 +94,24 @@ class TableCommitter:
         self._delayed = ""
         """Reason why the newest schemas are not used yet."""
 
-    async def run(self, *, append: bool = True) -> bool:
-        """Make what is due; without `append`, no rows are added. Returns whether there is more to do at once.
+    async def run(self, *, append: bool = True) -> Left:
+        """Make what is due; without `append`, no rows are added. Returns what is left to do at once.
 
         Raises StorageError, ColumnsError, OSError, MissingExtra.
         """
         self._clear()
         try:
-            more = await self._round(append=append)
+            left = await self._round(append=append)
         except TableChanged:
             self.stats.conflicts += 1
             self._view = None
-            return True
+            return Left(rows=append, files=True)
         except BaseException:
             self._view = None  # an outcome may be unknown
             raise
         else:
             self.status.last_error = self._delayed
-            return more
+            return left
         finally:
             self._clear()
 
@@ -124,11 +134,6 @@ class TableCommitter:
         """Remove what the committer has on this machine."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def find(self) -> TableInfo | None:
-        """Return the topic's table, None if it has none yet."""
-        found = await self._tables.list()
-        return next((info for info in found if info.topic_id == self.topic.topic_id), None)
-
     def _clear(self) -> None:
         shutil.rmtree(self._folder / "rows", ignore_errors=True)
 
@@ -138,11 +143,11 @@ class TableCommitter:
         rows.mkdir(exist_ok=True)
         return rows
 
-    async def _round(self, *, append: bool) -> bool:
+    async def _round(self, *, append: bool) -> Left:
         now_ms = self._context.now_ms()
         streams = await self._context.catalog.get_streams(list(self.topic.streams.values()))
         if not streams:
-            return False  # the topic is being deleted
+            return Left()  # the topic is being deleted
         transactions = {
             idx: read_transactions(streams[stream_id])
             for idx, stream_id in self.topic.streams.items()
@@ -150,15 +155,14 @@ class TableCommitter:
         }
         self._make_folders()
         view = await self._opened()
-        more = await self._depart(view, self._facts(view, streams, transactions))
+        files = await self._depart(view, self._facts(view, streams, transactions))
         if self.topic.is_compacted:
-            more |= await self._remake(view, await self._with_cleaned(view, streams, transactions), transactions)
-        if append:
-            more |= await self._append(view, self._facts(view, streams, transactions), transactions)
-        more |= await self._join(view, self._facts(view, streams, transactions))
+            files |= await self._remake(view, await self._with_cleaned(view, streams, transactions), transactions)
+        rows = append and await self._append(view, self._facts(view, streams, transactions), transactions)
+        files |= await self._join(view, self._facts(view, streams, transactions))
         await self._expire(view)
         self._show(view, self._facts(view, streams, transactions), now_ms)
-        return more
+        return Left(rows, files)
 
     def _facts(
         self,
@@ -180,7 +184,7 @@ class TableCommitter:
 
     async def _opened(self) -> TableView:
         """Return the table as it is now, created if the topic has none."""
-        info = await self.find()
+        info = await self._tables.of_topic(self.topic.topic_id)
         view = self._view
         if info is not None and view is not None and view.info == info:
             return view
@@ -288,11 +292,28 @@ class TableCommitter:
         *,
         bytes_max: int,
     ) -> tuple[MadeFile, int]:
-        """Make a data file of the first rows of a range; returns it, and the size of the blocks."""
+        """Make a data file of the first rows of a range; returns it, and the size of the blocks.
+
+        Rows that take too much memory are made in smaller files.
+        """
+        while True:
+            copied = await self._source.copy(
+                self.topic.streams[idx], *wanted, self._folder / "rows" / "blocks", bytes_max=bytes_max
+            )
+            await self._context.step("blocks copied")
+            try:
+                return await self._make_of(idx, copied, finding, transactions), copied.size_bytes
+            except ColumnsError as error:
+                if error.kind not in {"memory", "ended"} or len(copied.entries) == 1:
+                    raise
+                bytes_max = max(1, copied.size_bytes // SMALLER)
+                log.warning("rows of a table are made in smaller files", table=self.topic.name, reason=str(error))
+
+    async def _make_of(
+        self, idx: int, copied: CopiedBlocks, finding: Finding, transactions: Mapping[int, SnapshotTransactions]
+    ) -> MadeFile:
         rows = self._folder / "rows"
         blocks, target = rows / "blocks", rows / _fresh_name(rows)
-        copied = await self._source.copy(self.topic.streams[idx], *wanted, blocks, bytes_max=bytes_max)
-        await self._context.step("blocks copied")
         aborted = transactions[idx].aborted_between(copied.start_offset, copied.end_offset)
         share = Share(
             str(blocks),
@@ -306,7 +327,7 @@ class TableCommitter:
         report = await self._context.columns.ask(lambda process: process.make(share))
         blocks.unlink()
         await self._context.step("rows made")
-        return MadeFile(target, idx, OffsetBounds(copied.start_offset, copied.end_offset), report), copied.size_bytes
+        return MadeFile(target, idx, OffsetBounds(copied.start_offset, copied.end_offset), report)
 
     async def _depart(self, view: TableView, facts: Sequence[PartitionFacts]) -> bool:
         """Drop and cut files of records that the topic has lost; returns whether some are left."""

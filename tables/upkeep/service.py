@@ -16,7 +16,7 @@ import structlog
 from anabranch.extras import MissingExtra
 from anabranch.s3stream.errors import NodeFenced, StorageError
 from anabranch.tables.process import ColumnsError
-from anabranch.tables.upkeep.committer import TableCommitter
+from anabranch.tables.upkeep.committer import Left, TableCommitter
 from anabranch.tables.upkeep.context import TableTopic, TableTopics, UpkeepContext
 from anabranch.tables.upkeep.plan import SHARE_BYTES_MAX
 from anabranch.tables.upkeep.source import BlockSource
@@ -44,6 +44,8 @@ class _Table:
     committer: TableCommitter
     due_s: float
     look_s: float
+    has_files: bool = False
+    """True if the last round has left files to work on."""
     backoff_s: float = 0.0
     hurried: bool = False
     """True if a commit was asked for since the last round began."""
@@ -162,7 +164,7 @@ class TableUpkeep:
                 await self.topics.upload(committer.topic)
             elif await committer.waiting_bytes() >= SHARE_BYTES_MAX:
                 is_due = True
-            more = await committer.run() if is_due else False
+            left = await committer.run(append=is_due) if is_due or table.has_files else Left()
         except NodeFenced:
             raise
         except NotLeader:
@@ -176,8 +178,9 @@ class TableUpkeep:
         else:
             table.backoff_s = 0.0
             if is_due:
-                table.due_s = loop.time() if more or table.hurried else began_s + table.interval_s
-            table.look_s = min(table.due_s, loop.time() + table.pause_s)
+                table.due_s = loop.time() if left.rows or table.hurried else began_s + table.interval_s
+            table.has_files = left.files
+            table.look_s = loop.time() if left.files else min(table.due_s, loop.time() + table.pause_s)
 
     def _fail(self, table: _Table, reason: str) -> None:
         """Note that a round failed, and let the table wait."""

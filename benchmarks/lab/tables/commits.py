@@ -100,7 +100,7 @@ def keep_for(committer: TableCommitter, retention_ms: int) -> None:
 async def run(committer: TableCommitter, worker_cpu_s: Callable[[], float]) -> Round:
     """Bring a table up to its topic."""
     began_s, cpu_s, worker_s = time.perf_counter(), time.process_time(), worker_cpu_s()
-    while await committer.run():
+    while any(await committer.run()):
         pass
     return Round(time.perf_counter() - began_s, time.process_time() - cpu_s, worker_cpu_s() - worker_s)
 

@@ -21,6 +21,8 @@ from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import TableCommit
 from anabranch.s3stream.errors import OutcomeUnknown, StoreError
+from anabranch.tables.process import ColumnProcess, ColumnsError
+from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
 from anabranch.tables.upkeep.committer import TableCommitter
 from tests.support.events import QUIET, Event, committed_records, delete_topic
@@ -87,7 +89,7 @@ async def consumed(node: Node, topic: str) -> list[tuple[int, bytes | None, byte
 
 async def finish(committer: TableCommitter) -> None:
     """Run rounds until nothing is left to do."""
-    while await committer.run():
+    while any(await committer.run()):
         pass
 
 
@@ -207,7 +209,7 @@ async def test_of_two_committers_one_is_told_to_read_again(node: Node, topic: st
             await finish(other)
 
     slow = own_committer(node, topic, tmp_path / "slow", step=be_overtaken)
-    assert await slow.run(), "it is to look again"
+    assert any(await slow.run()), "it is to look again"
     assert slow.stats.conflicts == 1
     await sent(node, topic, values(10, 20))
     await finish(slow)
@@ -235,7 +237,7 @@ async def test_a_commit_of_unknown_outcome_is_repeated_as_it_was(
         return version
 
     monkeypatch.setattr(TableCatalog, "commit", answer_late)
-    monkeypatch.setattr(commit_module, "RETRY_S", 0)
+    monkeypatch.setattr(commit_module, "RETRY_S_MIN", 0)
     await finish(committer)
     assert len(commits) == 2
     assert commits[0] == commits[1]
@@ -264,7 +266,7 @@ async def test_a_store_that_is_away_leaves_the_table_as_it_was(
         patch.setattr(store, "put", refuse)
         with pytest.raises(StoreError, match="the store is away"):
             await committer.run()
-    info = await committer.find()
+    info = await node.serving.catalog.tables.of_topic(committer.topic.topic_id)
     assert info is not None
     assert info.version == before
     await finish(committer)
@@ -413,8 +415,8 @@ async def test_a_deleted_topic_takes_its_table_along_unless_it_is_kept(
     await sent(node, topic, values(0, 10))
     await finish(committer)
     await asyncio.to_thread(delete_topic, node.bootstrap, topic)
-    assert not await committer.run(), "there is nothing to do"
-    found = await committer.find()
+    assert not any(await committer.run()), "there is nothing to do"
+    found = await node.serving.catalog.tables.of_topic(committer.topic.topic_id)
     assert (found is not None) == kept
     await node.upkeep.collector.collect()
     if kept:
@@ -437,3 +439,23 @@ async def test_a_table_that_keeps_its_rows_shows_what_the_topic_has_lost(
     await finish(committer)
     wanted = [b"value %d" % at for at in (*range(10), *range(15, 20))]
     assert [value for _, _, value in await rows(committer)] == wanted
+
+
+async def test_rows_that_take_too_much_memory_are_made_in_smaller_files(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    for at in range(3):  # three blocks at least
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+    make = ColumnProcess.make
+
+    def refuse(self: ColumnProcess, share: Share) -> ShareReport:
+        if len(share.blocks) > 1:
+            raise ColumnsError("memory", "too large")
+        return make(self, share)
+
+    monkeypatch.setattr(ColumnProcess, "make", refuse)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await finish(committer)
+    assert committer.status.files == 3
+    assert await rows(committer) == await consumed(node, topic)
