@@ -14,6 +14,7 @@ from tests.simulation.groups import GroupHistory, check_group
 from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.producers import Producer
 from tests.simulation.routing import Client, Lost
+from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import check_views
 from tests.simulation.world import World
@@ -29,6 +30,7 @@ async def check_all(
     partitions: Sequence[TopicPartition],
     groups: Sequence[GroupHistory],
     actors: Sequence[Any],
+    tables: Tables | None,
 ) -> None:
     """Read everything, and compare it with what is known."""
     world.note("final checks")
@@ -52,6 +54,8 @@ async def check_all(
         history.check_final(where, starts[where], all_.high_watermark, all_.found, stable.found)
         if where[0] in history.compacted:
             history.check_cleaned(where, all_.found, stable.found)
+        if tables is not None:
+            await tables.check_final(stable)
     history.check_transactions(starts, committed)
     for actor in actors:
         if isinstance(actor, Copier):

@@ -69,6 +69,7 @@ SETTINGS: Mapping[str, object] = {
     "node.memory_bytes": 512 << 20,
     "node.drain_timeout_ms": 2_000,
     "admin.enabled": False,
+    "schema_registry.enabled": False,
 }
 
 

@@ -21,6 +21,7 @@ COUNTS = (
     "expiring",
     "idempotent",
     "restless",
+    "tables",
 )
 """Fields of a plan that count actors."""
 
@@ -63,6 +64,11 @@ class Plan:
     """Keep the nodes' logs in the object store, not on their disks."""
     rival: bool
     """Another cluster of the same name begins in the store at the same moment."""
+    tables: int = 1
+    """0: no topic has a table."""
+    table_interval_ms: int = 1_000
+    """Longest time that a record waits for its snapshot."""
+    snapshot_retention_ms: int = 10_000
     goes_back: bool = False
     """Put the catalog back to an earlier state at the end of the faults, and rebuild it."""
 
@@ -103,6 +109,12 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
     plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
     plan = replace(plan, faults=[*plan.faults, *(kind for kind in NEWER_FAULTS if random.random() < 0.35)])
     plan = replace(plan, rival=random.random() < RIVAL_SHARE)
+    tables = Random(f"plan/tables/{seed}")
+    plan = replace(
+        plan,
+        table_interval_ms=tables.choice((1_000, 1_000, 3_000)),
+        snapshot_retention_ms=tables.choice((1_000, 10_000, 60_000)),
+    )
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
     plan = plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])

@@ -29,6 +29,7 @@ from tests.simulation.producers import Producer
 from tests.simulation.restless import RestlessProducer
 from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
+from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import all_see_all, watch_liveness
 from tests.simulation.world import World
@@ -125,6 +126,14 @@ class Scenario:
             self.own_topics["expiring"] = 1
             # A clock that is wrong lets records expire at any time.
             self.history.expiring["expiring"] = 0 if "clock" in plan.faults else RETENTION_MS
+        self.tables: Tables | None = None
+        if plan.tables:
+            self.tables = Tables(
+                world,
+                self.history,
+                snapshot_retention_ms=plan.snapshot_retention_ms,
+                clocks_are_right="clock" not in plan.faults,
+            )
         self.groups = [GroupHistory("classic"), GroupHistory("consumer")]
 
     async def main(self) -> None:
@@ -143,6 +152,8 @@ class Scenario:
                 world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - WAIT_COUNTED_S
                 faults.append(group.create_task(self._note_live()))
             faults.append(group.create_task(watch_logs(world)))
+            if self.tables is not None:
+                faults.append(group.create_task(self.tables.watch()))
             if plan.nodes > 1:
                 faults.append(group.create_task(watch_liveness(world)))
             await asyncio.sleep(plan.seconds)
@@ -156,11 +167,12 @@ class Scenario:
                 async with asyncio.timeout(PROGRESS_S):
                     await end_drains(world)
                     await _ended(running)
-                    await check_all(world, self.history, self.partitions, self.groups, actors)
+                    await check_all(world, self.history, self.partitions, self.groups, actors, self.tables)
             except TimeoutError as error:
                 left = [task.get_name() for task in running if not task.done()] or ["the final checks"]
                 raise Violation(
                     f"no progress for {PROGRESS_S} s after the faults: {', '.join(left)}; {self._state()}"
+                    + (f"; {self.tables.waits_for}" if self.tables is not None else "")
                 ) from error
             await check_storage(world, plan)
             await _cancelled(node_tasks)
@@ -240,10 +252,19 @@ class Scenario:
         topics = {**self.topics, **self.own_topics}
         return [(topic, index) for topic, count in topics.items() for index in range(count)]
 
+    def _table_configs(self) -> Mapping[str, str]:
+        if self.tables is None:
+            return {}
+        return {
+            "table.enable": "true",
+            "table.commit.interval.ms": str(self.plan.table_interval_ms),
+            "table.snapshot.retention.ms": str(self.plan.snapshot_retention_ms),
+        }
+
     async def _create_topics(self) -> None:
         client = Client(self.world, "admin")
         for topic, count in {**self.topics, **self.own_topics}.items():
-            configs = CONFIGS.get(topic, {})
+            configs = {**CONFIGS.get(topic, {}), **self._table_configs()}
             wanted = CreatableTopic(
                 name=topic,
                 num_partitions=count,

@@ -67,6 +67,8 @@ class StoreDisk:
         """Keys of objects that landed after their clients had given up, or long after they began, as in a pause."""
         self.early: list[str] = []
         """Deletions that came too early."""
+        self.check_deletion: Callable[[str], str | None] = lambda _key: None
+        """Returns why an object may not be deleted now."""
         self.late = 0
         """PUTs that will land later."""
         self.late_s_max = 1.0
@@ -85,6 +87,9 @@ class StoreDisk:
 
     def note_deletion(self, key: str) -> None:
         """Check that an object is deleted only so long after a reader may have found it."""
+        why = self.check_deletion(key)
+        if why is not None:
+            self.early.append(why)
         parsed = parse_object_key(key)
         live_s = None if parsed is None else self.live_s.get(parsed[1])
         if live_s is not None and self.loop.time() < live_s + self.delete_delay_s:

@@ -18,6 +18,9 @@ QUICK = (
     "claim-ignored",
     "end-judged-too-early",
     "stream-taken",
+    "table-aborted-rows",
+    "table-manifest-kept",
+    "table-join-loses-row",
 )
 """Bugs that a few seeds find."""
 QUICK_SEEDS = 5

@@ -8,20 +8,39 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+import anabranch.broker.app.tables as tables_module
 import anabranch.broker.cluster.membership.node_log as node_log_module
 import anabranch.broker.kafka.partitions.record_work
 import anabranch.broker.node.net.server as server_module
 import anabranch.s3stream.catalog.database
+import anabranch.tables.upkeep.columns as columns_module
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.settings.package_settings import wal_settings
+from anabranch.tables.upkeep import commit as commit_module
+from anabranch.tables.upkeep import committer as committer_module
+from anabranch.tables.upkeep import plan as plan_module
+from tests.simulation.columns import SimColumns
 from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+SMALLER: Mapping[tuple[ModuleType, str], object] = {
+    (tables_module, "ColumnProcess"): SimColumns,
+    (plan_module, "JOIN_FILES_MIN"): 3,
+    (plan_module, "FILES_MAX"): 6,
+    (committer_module, "FILES_MAX"): 6,
+    (committer_module, "SHARE_BYTES_MAX"): 16 << 10,
+    (committer_module, "COMMIT_BYTES_MAX"): 64 << 10,
+    (committer_module, "EXPIRY_PAUSE_MS"): 5_000,
+    (commit_module, "SCRATCH_BYTES_MAX"): 16 << 10,
+}
+"""Values of names while a run lasts: such little data would not meet the bounds of the upkeep of tables."""
 
 UNTRACED = {"seconds", "event", "level", "timestamp", "recovered_bytes_per_s", "native"}
 
@@ -71,10 +90,17 @@ def patched(world: "World") -> Iterator[None]:
     Connection.__hash__ = _number  # type: ignore[assignment,method-assign]  # as of tasks
     threads = {
         module: module.ThreadPoolExecutor
-        for module in (anabranch.s3stream.catalog.database, anabranch.broker.kafka.partitions.record_work)
+        for module in (
+            anabranch.s3stream.catalog.database,
+            anabranch.broker.kafka.partitions.record_work,
+            columns_module,
+        )
     }
     for module in threads:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]
+    replaced = {(module, name): vars(module)[name] for module, name in SMALLER}
+    for (module, name), value in SMALLER.items():
+        vars(module)[name] = value
     structlog.configure(
         processors=[world.trace.log],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -86,6 +112,8 @@ def patched(world: "World") -> Iterator[None]:
         structlog.reset_defaults()
         vars(node_log_module)["wal_settings"] = wal_settings
         vars(server_module)["find_closed_peers"] = found
+        for (module, name), value in replaced.items():
+            vars(module)[name] = value
         Connection.__hash__ = object.__hash__  # type: ignore[method-assign]
         for module, executor in threads.items():
             module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]

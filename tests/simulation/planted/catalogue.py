@@ -24,6 +24,7 @@ from tests.simulation.planted.symptoms import (
     having,
     without,
 )
+from tests.simulation.planted.tables import TABLES
 
 PLANTED: Sequence[Planted] = (
     Planted(
@@ -480,4 +481,5 @@ PLANTED: Sequence[Planted] = (
         adapt=having(rival=True),
     ),
     *CLUSTER,
+    *TABLES,
 )
