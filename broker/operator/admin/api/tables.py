@@ -479,13 +479,13 @@ class TableEndpoints:
         began_s = asked_s = clock()
         await self._hurry(topic, call.user)
         while (state := await self._complete(topic, targets)) is None:
+            if clock() > began_s + timeout_s:
+                reason = f"table {topic.name} still lacks records after {timeout_s:g} s"
+                raise ApiError(HTTPStatus.GATEWAY_TIMEOUT, f"{reason}: see `anabranch table describe {topic.name}`")
             if clock() > asked_s + ASK_AGAIN_S:
                 reason = await self._reason(topic, call.user)
                 if reason:
                     raise ApiError(HTTPStatus.CONFLICT, f"table {topic.name} waits: {reason}")
-                if clock() > began_s + timeout_s:
-                    reason = f"table {topic.name} still lacks records after {timeout_s:g} s"
-                    raise ApiError(HTTPStatus.GATEWAY_TIMEOUT, f"{reason}: `anabranch table describe {topic.name}`")
                 await self._hurry(topic, call.user)
                 asked_s = clock()
             await asyncio.sleep(POLL_S)

@@ -183,9 +183,14 @@ async def test_only_operators_drop(tmp_path: Path) -> None:
             assert (await reader.get("/tables"))["tables"] == []
 
 
-async def test_any_node_answers_for_the_partitions_of_others(tmp_path: Path) -> None:
-    async with running_nodes(tmp_path, 2) as (first, second), api_client(second) as api:
-        await make_topic(first, "orders", table_enable="true")
+@pytest.mark.slow
+async def test_any_node_answers_for_the_partitions_and_tables_of_others(tmp_path: Path) -> None:
+    async with (
+        running_nodes(tmp_path, 2) as (first, second),
+        api_client(first) as of_first,
+        api_client(second) as other,
+    ):
+        await make_topic(first, "orders", table_enable="true", table_commit_interval_ms="3600000")
         topic = first.serving.topics.require("orders")
         leaders = [each.leader for each in topic.info.partitions]
         assert sorted(leaders) == [1, 2]
@@ -193,5 +198,34 @@ async def test_any_node_answers_for_the_partitions_of_others(tmp_path: Path) -> 
             async with raw_client({1: first, 2: second}[leader].bootstrap) as client:
                 await send(client, "orders", 3, partition=index)
         await until(lambda: second.serving.topics.get("orders") is not None)
-        found = await api.get("/tables/orders")
-        assert (found["lag"], found["committer"], found["unreachable"]) == (6, leaders[0], [])
+        for api in (of_first, other):
+            found = await api.get("/tables/orders")
+            assert (found["committer"], found["unreachable"]) == (leaders[0], [])
+            assert sum(each["topic_end_offset"] for each in found["partitions"]) == 6
+        committed = await other.ask("POST", "/tables/orders/commit")
+        assert (committed["rows"], committed["name"]) == (6, "orders")
+        (row,) = (await of_first.get("/tables"))["tables"]
+        assert (row["rows"], row["lag"], row["lag_ms"], row["error_rows"], row["last_error"]) == (6, 0, 0, 0, None)
+
+        await make_topic(first, "unknown", 1, table_enable="true", table_value="avro")
+        for api in (of_first, other):
+            status, reason = await api.failure("POST", "/tables/unknown/commit")
+            assert (status, reason.startswith("table unknown waits: the schema registry ")) == (409, True)
+            described = await api.get("/tables/unknown")
+            assert reason.endswith(described["last_error"])
+
+
+@pytest.mark.slow
+async def test_a_commit_that_is_not_made_in_time_says_so(
+    node: Node, api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_topic(node, "orders", 1, table_enable="true", table_commit_interval_ms="3600000")
+    await until(lambda: any(each.table_id for each in node.upkeep.tables.statuses()), pause_s=0.02)
+    monkeypatch.setattr(node.upkeep.tables.upkeep, "hurry", lambda _topic: None)
+    await send(client, "orders", 3)
+    assert await api.failure("POST", "/tables/orders/commit", timeout_ms=200) == (
+        504,
+        "table orders still lacks records after 0.2 s: see `anabranch table describe orders`",
+    )
+    await make_topic(node, "plain")
+    assert (await api.failure("POST", "/tables/plain/commit"))[0] == 404
