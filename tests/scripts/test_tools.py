@@ -65,9 +65,9 @@ def test_a_missing_tool_fails_only_where_it_is_required(
 def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     known = (
-        "java, spark, kafka, kafka-apps, rest-catalog, flink-registry, s3, minio, hydra, otelcol, registry-client, "
-        "helm, actionlint, packaging, site, release, monitoring, recipes, kcat, postgres, prometheus, faketime, "
-        "chromium, fio"
+        "java, spark, kafka, kafka-apps, rest-catalog, flink-registry, trino, s3, minio, hydra, otelcol, "
+        "registry-client, helm, actionlint, packaging, site, release, monitoring, recipes, duckdb, kcat, postgres, "
+        "prometheus, faketime, chromium, fio"
     )
     assert f"unknown tool 'typo'; known: {known}" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from anabranch.spark.java import JavaNotFoundError, cache_folder, find_java_home
 from scripts.tools import (
     FLINK_REGISTRY,
     REST_CATALOG,
+    TRINO_VERSION,
     go_program,
     present_chromium,
     present_environment,
@@ -161,6 +162,24 @@ def recipes(program: str) -> Path:
 def _in_environment(name: str, program: str) -> Path:
     place = present_environment(name)
     return missing(program) if place is None else place / "bin" / program
+
+
+def duckdb(program: str) -> Path:
+    """A program of the environment of a DuckDB that reads Iceberg."""
+    return _in_environment("duckdb", program)
+
+
+def trino() -> Path:
+    """Folder of Trino's server. It is fetched only by name, because it is large."""
+    folder = cache_folder() / f"trino-{TRINO_VERSION}"
+    return folder if folder.is_dir() else pytest.skip("Trino is missing: run `.venv/bin/python -m scripts.tools trino`")
+
+
+def java_25() -> Path:
+    """A `java` program that Trino runs on: of JAVA_25_HOME, or one of the system's."""
+    homes = [Path(named)] if (named := os.environ.get("JAVA_25_HOME")) else sorted(Path("/usr/lib/jvm").glob("*25*"))
+    programs = (home / "bin" / "java" for home in homes)
+    return next((each for each in programs if each.is_file()), None) or pytest.skip("Java 25 is missing")
 
 
 def rest_catalog() -> Path:

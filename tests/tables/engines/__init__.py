@@ -1,0 +1,1 @@
+"""Engines that read tables, each against the records of a consumer."""
