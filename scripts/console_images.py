@@ -22,6 +22,24 @@ from scripts.demo.node import NodeProcess
 from scripts.tools import CHROMIUM_FLAGS, TOOLS, ensure, present_chromium
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ORDERS_SCHEMA = {
+    "properties": {
+        "order": {"type": "integer"},
+        "customer": {"type": "string"},
+        "items": {
+            "type": "array",
+            "items": {"properties": {"sku": {"type": "string"}, "quantity": {"type": "integer"}}},
+        },
+        "total": {"type": "number"},
+    }
+}
+TABLE = {
+    "table.enable": "true",
+    "table.value": "json",
+    "table.value.schema": json.dumps(ORDERS_SCHEMA),
+    "table.commit.interval.ms": "5000",
+}
+"""Configs of `orders`."""
 TOPICS = {"orders": 4, "payments": 2, "page-views": 6, "customers": 1}
 ROUNDS = 60
 """Rounds of records before the images; a group reads behind in each."""
@@ -43,7 +61,8 @@ class Shop:
         self._clients = {"bootstrap.servers": bootstrap}
         self._number = 0
         admin = AdminClient({**self._clients})
-        for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+        topics = [NewTopic(name, count, 1, config=TABLE if name == "orders" else {}) for name, count in TOPICS.items()]
+        for created in admin.create_topics(topics).values():
             created.result(60)
         self._producer = Producer({**self._clients, "enable.idempotence": True, "linger.ms": 5})
         self._readers = [self._reader("billing"), self._reader("shipping")]
@@ -113,6 +132,9 @@ def main() -> int:
                     shop.work(random.randrange(50, 900))
                     page.wait_for_timeout(200)
                 take(page, name)
+            page.goto(f"{url}tables/orders")
+            page.get_by_role("heading", name="Files").wait_for()
+            take(page, "table")
             page.goto(f"{url}topics/orders/records")
             page.locator(".row-button").nth(2).click()
             take(page, "records")

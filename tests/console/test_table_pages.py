@@ -1,10 +1,14 @@
 """The pages of tables: their list, one of them, and what a topic's page says."""
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Browser, Route, expect
 
@@ -25,15 +29,27 @@ from tests.console.test_pages import CUT_TABLES
 from tests.console.tokens import OPERATE, READ, as_client, ask, guarded_node
 from tests.support.node import NodeProcess
 
+TABLES = "t" * 20
+"""Token of engines."""
 TIME_MS = 1_783_000_000_000
 WIDTHS = ({"width": 1440, "height": 900}, {"width": 1024, "height": 768}, {**PHONE, "width": 390})
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """A node whose topic `orders` is to be a table; `plain` is not."""
-    topics = [NewTopic("orders", 2, 1), NewTopic("plain", 1, 1)]
-    with guarded_node(tmp_path_factory.mktemp("tables"), topics) as running:
+    """A node whose topic `sales` is a table; `plain` is none."""
+    schema = {"properties": {"item": {"type": "string"}, "price": {"type": "number"}}}
+    configs = {
+        "table.enable": "true",
+        "table.value": "json",
+        "table.value.schema": json.dumps(schema),
+        "table.commit.interval.ms": "3600000",  # so that the test decides when
+    }
+    topics = [NewTopic("plain", 1, 1), NewTopic("sales", 2, 1, config=configs)]
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "tables").write_text(TABLES)
+    (folder / "tables").chmod(0o600)
+    with guarded_node(folder, topics, admin_tables_token_file=folder / "tables") as running:
         yield running
 
 
@@ -60,8 +76,8 @@ def row(**changes: Any) -> dict[str, Any]:
         bytes=3 << 20,
         snapshots=45,
         lag=77,
-        lag_ms=90_000,
-        error_rows=3,
+        lag_ms=12_000,
+        error_rows=0,
         last_error=None,
     )
     return {**found.model_dump(), **changes}
@@ -89,7 +105,7 @@ def description(**changes: Any) -> TableDescription:
             TablePartition(partition=0, start_offset=0, end_offset=6_000, topic_end_offset=6_000, lag=0),
             TablePartition(partition=1, start_offset=100, end_offset=6_445, topic_end_offset=6_522, lag=77),
         ],
-        reasons=["price: text is no number"],
+        reasons=["field quantity: expected an integer, found a string", "expected JSON: line 1 column 1"],
         unreachable=[],
     )
 
@@ -142,23 +158,25 @@ def with_table(console: ConsolePage, table: TableDescription) -> None:
             case ["files"]:
                 found = files(range(int(asked.get("partition", 0)), 2), limit)
             case []:
-                named = row(name=table.name, topic=table.topic, enabled=table.enabled)
-                found = table if path else TableList(tables=[TableRow(**named)], more=False, unreachable=[])
+                short = TableRow(**{name: getattr(table, name) for name in TableRow.model_fields})
+                found = table if path else TableList(tables=[short], more=False, unreachable=[])
         route.fulfill(json=found.model_dump())
 
     console.page.route("**/api/v1/tables**", answer)
 
 
 def test_a_node_without_tables_says_how_a_topic_becomes_one(console: ConsolePage) -> None:
+    none = TableList(tables=[], more=False, unreachable=[])
+    console.page.route("**/api/v1/tables", lambda route: route.fulfill(json=none.model_dump()))
     page = console.open("topics")
     page.get_by_role("link", name="Tables", exact=True).click()
     expect(page.get_by_text("No topic is a table yet.")).to_be_visible()
-    expect(page.locator(".command code")).to_contain_text("anabranch topic alter TOPIC --set table.enable=true")
+    expect(page.locator(".command code")).to_contain_text("anabranch topic alter TOPIC --table json")
     assert console.violations() == []
     console.open("topics/plain")
     expect(page.get_by_text("The topic is no table.")).to_be_visible()
-    command = page.locator(".command code", has_text="table.enable")
-    expect(command).to_contain_text("anabranch topic alter plain --set table.enable=true --set table.value=json")
+    command = page.locator(".command code", has_text="--table")
+    expect(command).to_contain_text("anabranch topic alter plain --table json")
     console.open("tables/plain")
     expect(page.get_by_text("There is no table 'plain': its topic has table.enable=false.")).to_be_visible()
     console.problems.clear()  # the browser notes the refusal
@@ -167,6 +185,8 @@ def test_a_node_without_tables_says_how_a_topic_becomes_one(console: ConsolePage
 def test_a_node_that_lacks_the_packages_says_so(console: ConsolePage, node: NodeProcess) -> None:
     session = ask(node, "GET", "/api/v1/session")
     console.page.route("**/api/v1/session", lambda route: route.fulfill(json={**session, "has_tables": False}))
+    none = TableList(tables=[], more=False, unreachable=[])
+    console.page.route("**/api/v1/tables", lambda route: route.fulfill(json=none.model_dump()))
     page = console.open("tables")
     expect(page.locator(".command code")).to_have_text("pip install 'anabranch[tables]'")
     console.open("topics/plain")
@@ -176,7 +196,7 @@ def test_a_node_that_lacks_the_packages_says_so(console: ConsolePage, node: Node
 @pytest.mark.parametrize("viewport", WIDTHS, ids=lambda each: str(each["width"]))
 def test_the_pages_fit_and_are_accessible(browser: Browser, node: NodeProcess, viewport: Any) -> None:
     with console_page(browser, node.admin, viewport=viewport, dark=viewport["width"] < 1000) as console:
-        with_table(as_client(console, READ), description())
+        with_table(as_client(console, READ), description(error_rows=4, last_error="no such subject: orders-value"))
         for route in ("tables", "tables/orders", "tables/orders?engine=duckdb"):
             page = console.open(route)
             expect(page.get_by_text("12,345").first).to_be_visible()
@@ -191,7 +211,7 @@ def test_the_pages_fit_and_are_accessible(browser: Browser, node: NodeProcess, v
 def test_a_table_shows_its_columns_snapshots_and_files(console: ConsolePage) -> None:
     with_table(console, description())
     page = console.open("tables")
-    expect(page.get_by_role("row", name="orders")).to_contain_text("12,345453 MiB77")
+    expect(page.get_by_role("row", name="orders")).to_contain_text("12,345453 MiB77 12 s")
     page.keyboard.press("/")
     page.keyboard.type("none")
     expect(page.get_by_text("No table's name contains “none”.")).to_be_visible()
@@ -225,13 +245,24 @@ def test_a_table_shows_its_columns_snapshots_and_files(console: ConsolePage) -> 
     expect(more).to_have_count(0)
 
 
+def test_what_is_wrong_is_shown_with_its_reasons(console: ConsolePage) -> None:
+    with_table(console, description(error_rows=4, last_error="subject orders-value does not exist"))
+    page = console.open("tables/orders")
+    expect(page.get_by_text("The table waits: subject orders-value does not exist")).to_be_visible()
+    expect(page.locator(".figure", has_text="Lag")).to_contain_text("77the first waits for 12 s")
+    expect(page.locator(".reasons li")).to_have_count(2)
+    expect(page.locator(".reasons")).to_contain_text("expected an integer, found a string")
+    console.open("tables")
+    expect(page.get_by_role("row", name="orders")).to_contain_text("waits")
+
+
 def test_queries_name_the_table_and_the_node(console: ConsolePage) -> None:
     with_table(console, description(name="web-shop.orders"))
     page = console.open("tables/web-shop.orders")
     command = page.locator(".command code")
     uri = f"{console.base}/iceberg"
     for engine, parts in {
-        "Spark": [uri, "anabranch.default.`web-shop.orders`"],
+        "Spark": [uri, "anabranch.default.`web-shop.orders`", '.token", "TOKEN"'],
         "pyiceberg": [uri, '("default", "web-shop.orders")', 'token="TOKEN"'],
         "DuckDB": [uri, 'anabranch."default"."web-shop.orders"', "TOKEN 'TOKEN'"],
         "Polars": [uri, "polars.scan_iceberg", '("default", "web-shop.orders")'],
@@ -265,6 +296,36 @@ def test_a_table_is_enabled_seen_and_dropped(console: ConsolePage, node: NodePro
     assert console.violations() == []
     dialog.get_by_label("Type plain to confirm").fill("plain")
     drop.click()
-    expect(page.get_by_text("No topic is a table yet.")).to_be_visible()
+    expect(page.get_by_role("row", name="sales")).to_be_visible()
+    expect(page.get_by_role("row", name="plain")).to_have_count(0)
     configs = ask(node, "GET", "/api/v1/topics/plain")["configs"]
     assert {each["name"]: each["value"] for each in configs}["table.enable"] == "false"
+
+
+def test_records_become_rows_that_the_queries_find(console: ConsolePage, node: NodeProcess) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for index, value in enumerate((b'{"item": "tea", "price": 3.5}', b'{"item": "pot"}', b"tea", b"{}")):
+        producer.produce("sales", value, partition=index % 2)
+    assert producer.flush(60) == 0
+    page = console.open("topics/sales")
+    page.get_by_role("link", name="Queries, schema and snapshots").click()
+    page.get_by_role("button", name="Commit now").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".plan")).to_contain_text("4 offsets the table lacks")
+    assert console.violations() == []
+    dialog.get_by_role("button", name="Commit", exact=True).click()
+    expect(page.get_by_text("The table has 4 rows: all that was committed in its topic.")).to_be_visible()
+    expect(page.locator(".figure").first).to_have_text("Rows4")
+    expect(page.locator(".figure", has_text="Lag")).to_contain_text("0")
+    expect(page.get_by_role("row", name="price")).to_contain_text("double")
+    expect(page.get_by_role("group", name="Snapshots").locator("tbody tr").first).to_contain_text("append+44")
+    expect(page.get_by_role("group", name="Files").locator("tbody tr")).to_have_count(2)
+    expect(page.locator(".reasons")).to_contain_text("JSON")
+    assert console.violations() == []
+    for engine in ("pyiceberg", "Polars"):
+        page.get_by_label("Engine").select_option(engine)
+        query = page.locator(".command code").inner_text().replace("TOKEN", TABLES)
+        done = subprocess.run([sys.executable, "-c", query], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "tea" in done.stdout
+        assert "pot" in done.stdout

@@ -8,6 +8,8 @@ const REGISTRY = "/schema-registry";
 const SUBJECTS_PAGE = 2_000;
 const TOKEN_KEY = "anabranch.token";
 const TIMEOUT_MS = 30_000;
+/** Time for the answer that a table's commit takes longer. */
+const COMMIT_MARGIN_MS = 5_000;
 /** Time within which a node answers a probe, which needs no work of it. */
 const PROBE_MS = 3_000;
 
@@ -228,6 +230,8 @@ export const api = {
   snapshots: (name, query, signal) => get(["tables", name, "snapshots"], query, signal),
   /** `query`: the partition and the offset that the page begins with, and its limit. */
   tableFiles: (name, query, signal) => get(["tables", name, "files"], query, signal),
+  /** Make rows of all that is committed in the topic now, and wait for that. */
+  commitTable: (name) => change("POST", ["tables", name, "commit"], {}, { timeout_ms: TIMEOUT_MS - COMMIT_MARGIN_MS }),
   dropTable: (name, keepFiles, validateOnly) =>
     change("DELETE", ["tables", name], {}, { keep_files: keepFiles ? "true" : "", validate_only: validateOnly ? "true" : "" }),
 

@@ -19,7 +19,7 @@ export const INSTALL_TABLES = "pip install 'anabranch[tables]'";
 
 /** A command that makes a topic, whose records are JSON, a table. */
 export const makeTable = (topic) =>
-  `anabranch topic alter ${quoted(topic)} --set table.enable=true --set table.value=json --bootstrap-server ${bootstrap()}`;
+  `anabranch topic alter ${quoted(topic)} --table json --bootstrap-server ${bootstrap()}`;
 
 /** A command that registers a first schema, at the node that serves this page. */
 export function firstSchema() {

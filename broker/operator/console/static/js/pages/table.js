@@ -3,12 +3,12 @@ import { api } from "../api.js";
 import { Command, Empty, Figures, isMissing, Name, PageError, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Choice } from "../components/filters.js";
 import { Table } from "../components/table.js";
-import { bytes, count, number } from "../format.js";
+import { bytes, count, duration, number } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
 import { notify, useMayOperate, useStore } from "../store.js";
-import { DropTable } from "./table_changes.js";
+import { CommitTable, DropTable } from "./table_changes.js";
 import { ENGINES, queryOf } from "./table_queries.js";
 
 /** Rows of a list that are shown at first, and more at a time. */
@@ -16,20 +16,26 @@ const ROWS = 10;
 
 export function TablePage({ table, query }) {
   const poll = usePoll((signal) => api.table(table, signal), 5_000, [table]);
-  const [isDropping, setDropping] = useState(false);
+  const [dialog, setDialog] = useState(null);
   const mayOperate = useMayOperate();
   const found = isMissing(poll) ? null : poll.data;
-  const close = () => setDropping(false);
+  const close = () => setDialog(null);
   const dropped = () => {
     notify(`Table ${table} is dropped.`);
     go(["tables"]);
+  };
+  const committed = ({ rows }) => {
+    close();
+    notify(`The table has ${count(rows, "row")}: all that was committed in its topic.`);
+    poll.refresh();
   };
   return html`
     <${PageHead} title=${table} crumbs=${[["Tables", href(["tables"])]]}>
       ${mayOperate &&
       found &&
       html`
-        <button type="button" class="danger-quiet" onClick=${() => setDropping(true)}>Drop</button>
+        ${found.enabled && html`<button type="button" onClick=${() => setDialog("commit")}>Commit now</button>`}
+        <button type="button" class="danger-quiet" onClick=${() => setDialog("drop")}>Drop</button>
       `}
     <//>
     ${found === null
@@ -37,6 +43,7 @@ export function TablePage({ table, query }) {
       : html`
           <${PageError} error=${poll.error} retry=${poll.refresh} />
           <${Unreachable} nodes=${found.unreachable} />
+          ${found.last_error && html`<p class="warning-line" role="status">The table waits: ${found.last_error}</p>`}
           <${Summary} table=${found} />
           ${found.version > 0 &&
           html`
@@ -45,6 +52,7 @@ export function TablePage({ table, query }) {
             <//>
             <${Section} id="schema" title="Schema"><${Columns} columns=${found.columns} /><//>
           `}
+          ${found.error_rows > 0 && html`<${Section} id="errors" title="Errors"><${Errors} table=${found} /><//>`}
           <${Section} id="partitions" title="Partitions" note="Offsets of the topic that the table has.">
             <${Partitions} table=${found} />
           <//>
@@ -54,7 +62,8 @@ export function TablePage({ table, query }) {
             <${Section} id="files" title="Files" note="Parquet files of the newest snapshot."><${Files} table=${found} /><//>
           `}
         `}
-    ${isDropping && html`<${DropTable} table=${found} close=${close} done=${dropped} />`}
+    ${dialog === "commit" && html`<${CommitTable} table=${found} close=${close} done=${committed} />`}
+    ${dialog === "drop" && html`<${DropTable} table=${found} close=${close} done=${dropped} />`}
   `;
 }
 
@@ -65,7 +74,8 @@ function Summary({ table }) {
       items=${[
         ["Rows", number(table.rows)],
         ["Files", number(table.files), bytes(table.bytes)],
-        ["Lag", number(table.lag), "offsets that are not in it yet"],
+        ["Lag", number(table.lag), table.lag > 0 && table.lag_ms !== null ? `the first waits for ${duration(table.lag_ms)}` : "offsets that are not in it yet"],
+        ["Errors", number(table.error_rows), "rows that were not decoded"],
         ["Last commit", table.committed_ms === null ? "none yet" : html`<${Time} at_ms=${table.committed_ms} />`, `${count(table.version, "commit")} in all`],
       ]}
     />
@@ -91,7 +101,7 @@ function Queries({ table, query }) {
     <div class="filter-form">
       <${Choice} label="Engine" choices=${Object.entries(ENGINES).map(([name, { title }]) => [name, title])} value=${engine} onChange=${choose} />
     </div>
-    <${Command} text=${queryOf(engine, table.name, needsToken)} />
+    <div class="query"><${Command} text=${queryOf(engine, table.name, needsToken)} /></div>
     <p class="note">${ENGINES[engine].note} ${needsToken && html`<code>TOKEN</code>: one of the node's <code>admin.tables_token_file</code>.`}</p>
   `;
 }
@@ -104,6 +114,17 @@ function Columns({ columns }) {
     { title: "Id", cell: (row) => row.id, value: (row) => row.id, numeric: true },
   ];
   return html`<${Table} caption="Columns" columns=${shown} rows=${columns} rowKey=${(row) => row.id} />`;
+}
+
+/** Why values were not decoded, and how their rows are found. */
+function Errors({ table }) {
+  return html`
+    <p>
+      ${count(table.error_rows, "row")} with a value that could not be decoded or did not fit, since node ${table.committer} has begun with the table.
+      They have the reason in <code>_kafka.error</code> and the bytes in <code>_kafka.value_raw</code>. Some of the reasons:
+    </p>
+    <ul class="reasons">${table.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>
+  `;
 }
 
 function Partitions({ table }) {

@@ -1,8 +1,23 @@
-// The dialog that drops a table.
+// Dialogs that commit and drop a table.
 import { api } from "../api.js";
 import { ChangeDialog } from "../components/dialog.js";
 import { bytes, count } from "../format.js";
 import { html, useState } from "../html.js";
+
+/** Commits what the table lacks now, instead of after the interval. */
+export function CommitTable({ table, close, done }) {
+  const show = (found) => html`
+    <p>
+      ${found.lag === 0
+        ? "The table has all that is committed in its topic."
+        : `${found.lag === null ? "What" : count(found.lag, "offset")} the table lacks is uploaded and becomes rows of a new snapshot.`}
+    </p>
+  `;
+  return html`
+    <${ChangeDialog} title=${`Commit ${table.name} now`} verb="Commit" close=${close} done=${done}
+      plan=${() => api.table(table.name)} act=${() => api.commitTable(table.name)} show=${show} />
+  `;
+}
 
 export function DropTable({ table, close, done }) {
   const [keepsFiles, setKeepsFiles] = useState(false);

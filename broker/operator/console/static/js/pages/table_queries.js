@@ -1,68 +1,59 @@
-// Queries of a table by engine, ready to be copied. docs/tables-engines.md has the same.
+// Queries of a table by engine, ready to be copied. docs/tables.md explains them.
 
 /** Return a name as a part of one in SQL: plain if it may be, else in quotes. */
 const sqlName = (name, quote) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `${quote}${name.replaceAll(quote, quote + quote)}${quote}`);
 
-/** Return a text as a literal of Python. */
-const literal = (text) => JSON.stringify(text);
+/** Return a table's name for pyiceberg, which takes dots as separators. */
+const pythonName = (name) => (name.includes(".") ? `("default", "${name}")` : `"default.${name}"`);
 
-/** Engines by name: their title, a note about what they need, and `query({uri, name, token})`, whose token may be empty. */
+const loadCatalog = ({ uri, token }) =>
+  ["from pyiceberg.catalog import load_catalog", "", `catalog = load_catalog("anabranch", type="rest", uri="${uri}"${token && `, token="${token}"`})`].join("\n");
+
+/** Engines by name: their title, what they need, and `query({uri, name, token})`, whose token may be empty. */
 export const ENGINES = {
   spark: {
     title: "Spark",
-    note: "In pyspark, with the package iceberg-spark-runtime of your Spark.",
+    note: "Iceberg's runtime has to be that of your Spark and Scala: this one is for Spark 4.1.",
     query: ({ uri, name, token }) =>
-      [
-        `for key, value in {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": ${literal(uri)}${token && `, ".token": ${literal(token)}`}}.items():`,
-        `    spark.conf.set("spark.sql.catalog.anabranch" + key, value)`,
-        `spark.sql("SELECT * FROM anabranch.default.${sqlName(name, "`")} LIMIT 10").show()`,
-      ].join("\n"),
+      `from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder
+    .config("spark.jars.packages", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
+    .config("spark.sql.catalog.anabranch", "org.apache.iceberg.spark.SparkCatalog")
+    .config("spark.sql.catalog.anabranch.type", "rest")
+    .config("spark.sql.catalog.anabranch.uri", "${uri}")${token && `\n    .config("spark.sql.catalog.anabranch.token", "${token}")`}
+    .getOrCreate()
+)
+spark.table("anabranch.default.${sqlName(name, "`")}").show()`,
   },
   pyiceberg: {
     title: "pyiceberg",
-    note: "In Python, with pip install 'pyiceberg[pyarrow]'.",
-    query: ({ uri, name, token }) =>
-      [
-        "from pyiceberg.catalog import load_catalog",
-        "",
-        `catalog = load_catalog("anabranch", type="rest", uri=${literal(uri)}${token && `, token=${literal(token)}`})`,
-        `print(catalog.load_table(("default", ${literal(name)})).scan(limit=10).to_arrow())`,
-      ].join("\n"),
+    note: "pip install 'pyiceberg[pyarrow]'",
+    query: (of) => `${loadCatalog(of)}\nprint(catalog.load_table(${pythonName(of.name)}).scan(limit=10).to_arrow())`,
   },
   duckdb: {
     title: "DuckDB",
-    note: "In DuckDB, with its extension iceberg.",
+    note: "The extension is downloaded when it is installed. The command anabranch table query needs none.",
     query: ({ uri, name, token }) =>
-      [
-        "INSTALL iceberg; LOAD iceberg;",
-        `ATTACH '' AS anabranch (TYPE iceberg, ENDPOINT '${uri}', ${token ? `TOKEN '${token}'` : "AUTHORIZATION_TYPE 'none'"});`,
-        `SELECT * FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
-      ].join("\n"),
+      `INSTALL iceberg; LOAD iceberg;
+ATTACH '' AS anabranch (TYPE iceberg, ENDPOINT '${uri}', ${token ? `TOKEN '${token}'` : "AUTHORIZATION_TYPE 'none'"});
+FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
   },
   polars: {
     title: "Polars",
-    note: "In Python, with pip install polars 'pyiceberg[pyarrow]'.",
-    query: ({ uri, name, token }) =>
-      [
-        "import polars",
-        "from pyiceberg.catalog import load_catalog",
-        "",
-        `catalog = load_catalog("anabranch", type="rest", uri=${literal(uri)}${token && `, token=${literal(token)}`})`,
-        `print(polars.scan_iceberg(catalog.load_table(("default", ${literal(name)}))).head(10).collect())`,
-      ].join("\n"),
+    note: "pip install polars 'pyiceberg[pyarrow]'",
+    query: (of) => `import polars\n${loadCatalog(of)}\nprint(polars.scan_iceberg(catalog.load_table(${pythonName(of.name)})).head(10).collect())`,
   },
   trino: {
     title: "Trino",
-    note: "The properties are those of a catalog, in etc/catalog/anabranch.properties.",
+    note: "The properties belong in etc/catalog/anabranch.properties.",
     query: ({ uri, name, token }) =>
-      [
-        "connector.name=iceberg",
-        "iceberg.catalog.type=rest",
-        `iceberg.rest-catalog.uri=${uri}`,
-        ...(token ? ["iceberg.rest-catalog.security=OAUTH2", `iceberg.rest-catalog.oauth2.token=${token}`] : []),
-        "",
-        `SELECT * FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
-      ].join("\n"),
+      `connector.name=iceberg
+iceberg.catalog.type=rest
+iceberg.rest-catalog.uri=${uri}${token && `\niceberg.rest-catalog.security=OAUTH2\niceberg.rest-catalog.oauth2.token=${token}`}
+
+SELECT * FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
   },
 };
 

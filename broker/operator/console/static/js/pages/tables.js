@@ -3,7 +3,7 @@ import { api } from "../api.js";
 import { Command, Empty, Name, PageError, PageHead, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { INSTALL_TABLES, makeTable } from "../commands.js";
-import { bytes, count, number } from "../format.js";
+import { bytes, count, duration, number } from "../format.js";
 import { html } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
@@ -34,7 +34,8 @@ export function TablesPage({ query }) {
                   ? html`<${Table} caption="Tables" columns=${COLUMNS} rows=${rows} rowKey=${(table) => table.name} sort=${0} />`
                   : html`<${Empty} title=${`No table's name contains “${search}”.`} />`}
                 <p class="note">
-                  A table has the committed records of its topic, for engines that read Iceberg. Lag: offsets of the topic that are not in it yet.
+                  A table has the committed records of its topic, for engines that read Iceberg. Lag: offsets of the topic that are not in it yet,
+                  and for how long the first of them has waited. Errors: rows whose value could not be decoded, since the table's node began.
                 </p>
               `}
         `}
@@ -46,6 +47,7 @@ const COLUMNS = [
     title: "Table",
     cell: (row) => html`
       <a href=${href(["tables", row.name])}><${Name} text=${row.name} /></a>
+      ${row.last_error && html` <${State} kind="bad">waits<//>`}
       ${!row.enabled && html` <${State} kind="off">${row.topic === null ? "without a topic" : "switched off"}<//>`}
     `,
     value: (row) => row.name,
@@ -53,7 +55,8 @@ const COLUMNS = [
   { title: "Rows", cell: (row) => number(row.rows), value: (row) => row.rows, numeric: true },
   { title: "Files", cell: (row) => number(row.files), value: (row) => row.files, numeric: true, wide: true },
   { title: "Size", cell: (row) => bytes(row.bytes), value: (row) => row.bytes, numeric: true, wide: true },
-  { title: "Lag", cell: (row) => number(row.lag), value: (row) => row.lag, numeric: true },
+  { title: "Lag", cell: (row) => html`<${Lag} of=${row} />`, value: (row) => row.lag, numeric: true },
+  { title: "Errors", cell: (row) => number(row.error_rows), value: (row) => row.error_rows, numeric: true, wide: true },
   {
     title: "Last commit",
     cell: (row) => (row.committed_ms === null ? "none yet" : html`<${Time} at_ms=${row.committed_ms} />`),
@@ -61,6 +64,11 @@ const COLUMNS = [
     wide: true,
   },
 ];
+
+/** Offsets that a table does not have yet, and how long the first of them has waited. */
+function Lag({ of }) {
+  return html`${number(of.lag)}${of.lag > 0 && of.lag_ms !== null && html` <small>${duration(of.lag_ms)}</small>`}`;
+}
 
 function NoTables() {
   const hasTables = useStore((state) => state.session?.has_tables);
