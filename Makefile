@@ -31,7 +31,7 @@ setup: ## create .venv with all dependencies; quick when nothing has changed
 tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL, Prometheus, Chromium
 	@$(BIN)/python -m scripts.tools
 
-demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark (fetches Java and jars)
+demo: setup ## send real events with a Kafka client, store them as objects, and query them as a table with DuckDB and Spark (fetches Java and jars)
 	@$(BIN)/python -m scripts.tools java spark
 	@$(BIN)/python -m scripts.demo
 

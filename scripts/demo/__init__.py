@@ -1,1 +1,1 @@
-"""The demo: a year of flights through client, node, objects, compaction and Spark, with every count checked."""
+"""The demo: a year of flights through client, node, objects, compaction and a table, with every count checked."""

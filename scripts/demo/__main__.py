@@ -5,6 +5,7 @@ The data is kept so that you can look at it; the next run deletes it.
 """
 
 import argparse
+import json
 import logging
 import shutil
 import sys
@@ -12,20 +13,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anabranch.spark.jars import SparkVersionError
 from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError
-from scripts.demo.clients import DemoError, Sent, create_topic, read_back, send
+from scripts.demo.clients import DemoError, Sent, read_back, send
 from scripts.demo.flights import Tally, read_flights
 from scripts.demo.node import NodeProcess, verify_storage
 from scripts.demo.report import Check, check_table, delay_table, moments_table, request_line, size, storage_figures
-
-if TYPE_CHECKING:
-    from scripts.demo.table import TableResult
+from scripts.demo.table import SCHEMA, Departures, anabranch, ask_duckdb, ask_spark, start_session, tally_of
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -61,13 +60,13 @@ class Demo:
         self.say(
             f"node started in {seconds:.1f} s on {self.node.servers}: objects in a directory, WAL in a file, SQLite"
         )
-        create_topic(self.node.servers, TOPIC, PARTITIONS)
+        self.create_topic()
         sent = self.send_all()
         self.look("after sending")
-        self.through_spark(sent)
         self.compact()
         self.restart()
         self.read_all(sent)
+        self.query_table(sent)
 
     def say(self, text: str) -> None:
         """Print a line about a finished step."""
@@ -94,6 +93,14 @@ class Demo:
             progress.add_task(text, total=total)
             yield progress
 
+    def create_topic(self) -> None:
+        """Create the topic as a table. The records are of 2013, so its retention is unlimited."""
+        schema = self.folder / "flights.json"
+        schema.write_text(json.dumps(SCHEMA, indent=2))
+        command = f"topic create {TOPIC} --partitions {PARTITIONS} --table json --schema {schema} --set retention.ms=-1"
+        anabranch(*command.split(), "--bootstrap-server", self.node.servers)
+        self.say(f"anabranch {command}: the topic is a table")
+
     def send_all(self) -> Sent:
         """Send the flights to the topic with librdkafka."""
         started = time.monotonic()
@@ -108,48 +115,6 @@ class Demo:
         self.check("producer: flights in the data set", ROWS, sent.tally.rows)
         self.check("producer: acknowledged offsets", ROWS, sent.end_offsets.total())
         return sent
-
-    def through_spark(self, sent: Sent) -> None:
-        """Copy the topic to a table and query it, or print why not."""
-        try:
-            result = self.ask_spark()
-        except (JavaNotFoundError, SparkNotFoundError, SparkVersionError) as reason:
-            self.say(f"[yellow]Spark skipped[/yellow]: {reason}")
-            return
-        self.check_tally("Spark's table", sent.tally, result.tally)
-        self.check("Spark's table: distinct offsets", ROWS, result.distinct_offsets)
-        self.console.print(delay_table(result.delays))
-
-    def ask_spark(self) -> "TableResult":
-        """Run the ingest job and the query. Raises the errors of a missing Java or Spark."""
-        # Only here: everything else of the demo runs without Spark.
-        from pyspark.errors import PySparkException
-
-        from anabranch.spark.jobs import silence_shutdown
-        from scripts.demo.table import examine, ingest, start_session
-
-        started = time.monotonic()
-        with self.console.status("starting Spark"):
-            spark = start_session()
-        try:
-            with self.bar("Spark copies", ROWS) as progress:
-                task = progress.task_ids[0]
-                ingest(spark, self.node.servers, TOPIC, self.folder, lambda done: progress.update(task, completed=done))
-            ready = time.monotonic()
-            with self.console.status("Spark looks at the table"):
-                result = examine(spark, self.folder)
-        except PySparkException as error:
-            raise DemoError(f"Spark: {error}") from error
-        except KeyboardInterrupt:
-            silence_shutdown(spark)
-            raise
-        finally:
-            spark.stop()
-        self.say(
-            f"Spark {spark.version} copied the topic into a Parquet table ({result.files} files, "
-            f"{size(result.size_bytes)}) in {ready - started:.1f} s"
-        )
-        return result
 
     def compact(self) -> None:
         """Run compaction on demand."""
@@ -184,6 +149,56 @@ class Demo:
         self.check_tally("consumer", sent.tally, tally)
         self.look("after reading back")
         self.check("consumer: served from objects, not from memory", True, self.status["store_calls"]["get"] > 0)
+
+    def query_table(self, sent: Sent) -> None:
+        """Query the topic as a table, which nothing has ingested, by two engines."""
+        started = time.monotonic()
+        anabranch("table", "commit", TOPIC, "--admin", self.node.admin_address)
+        found = self.node.admin("GET", f"/tables/{TOPIC}")
+        self.say(
+            f"the node has kept the topic as an Iceberg table: {found['rows']:,} rows in {found['files']} Parquet "
+            f"files ({size(found['bytes'])}); the last of them committed in {time.monotonic() - started:.1f} s"
+        )
+        self.check("table: rows with errors", 0, found["error_rows"])
+        started = time.monotonic()
+        rows = ask_duckdb(self.node.admin_address, TOPIC)
+        self.say(f"DuckDB read it in {time.monotonic() - started:.1f} s, from the files, past the node")
+        self.check_tally("table by DuckDB", sent.tally, tally_of(rows))
+        self.check("table by DuckDB: different offsets", ROWS, sum(each.places for each in rows))
+        try:
+            by_spark = self.ask_spark()
+        except (JavaNotFoundError, SparkNotFoundError, SparkVersionError) as reason:
+            self.say(f"[yellow]Spark skipped[/yellow]: {reason}")
+        else:
+            self.check("table by Spark: the same rows of the query", rows, by_spark)
+        self.console.print(delay_table(rows))
+
+    def ask_spark(self) -> list[Departures]:
+        """Query the table with Spark. Raises DemoError, and the errors of a missing Java or Spark."""
+        # Only here: everything else of the demo runs without Spark.
+        from pyspark.errors import PySparkException
+
+        from anabranch.spark.jobs import silence_shutdown
+
+        started = time.monotonic()
+        with self.console.status("starting Spark"):
+            spark = start_session(self.node.admin_address)
+        try:
+            ready = time.monotonic()
+            with self.console.status("Spark reads the table"):
+                rows = ask_spark(spark, TOPIC)
+        except PySparkException as error:
+            raise DemoError(f"Spark: {error}") from error
+        except KeyboardInterrupt:
+            silence_shutdown(spark)
+            raise
+        finally:
+            spark.stop()
+        self.say(
+            f"Spark {spark.version} read it by the node's Iceberg catalog in {time.monotonic() - ready:.1f} s, "
+            f"after a start of {ready - started:.1f} s"
+        )
+        return rows
 
     def verify(self) -> None:
         """Stop the node for good, and have every object read and compared with the catalog."""
@@ -226,7 +241,7 @@ def where_to_look(demo: Demo) -> str:
     return (
         f"Where to look next:\n"
         f"  .venv/bin/anabranch storage ls --data-dir {folder / 'node'}: the objects\n"
-        f"  {folder / 'table'}: Spark's table\n"
+        f"  {folder / 'node' / 'objects' / 'table'}: the table's files\n"
         f"  {demo.node.log}: what the node said\n"
         f"  the node again, with this data: .venv/bin/anabranch serve --data-dir {folder / 'node'}\n"
         f"  docs/architecture.md: the way of a record, with file names"

@@ -1,4 +1,4 @@
-"""The demo's query of its table: delays of departures, by carrier and hour of the day."""
+"""Flights in Spark: their schema, and delays of departures by carrier and hour of the day."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f

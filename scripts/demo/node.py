@@ -45,6 +45,11 @@ class NodeProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def admin_address(self) -> str:
+        """`host:port` of the admin port."""
+        return f"127.0.0.1:{self.admin_port}"
+
+    @property
     def running(self) -> bool:
         """True while the process runs."""
         return self._process is not None and self._process.poll() is None
@@ -94,7 +99,7 @@ class NodeProcess:
 
     def admin(self, method: str, path: str) -> Any:
         """Send a request of the admin port's API, and return the JSON of its answer. Raises DemoError."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/api/v1{path}", method=method)
+        request = urllib.request.Request(f"http://{self.admin_address}/api/v1{path}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=HTTP_S) as response:
                 return json.load(response)

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from scripts.demo.table import DelayRow
+from scripts.demo.table import Departures
 
 HOURS = range(5, 24)
 """Hours of the day with scheduled departures. There is one flight at 1, which was cancelled."""
@@ -53,7 +53,7 @@ def size(count: float) -> str:
     return f"{count:,.2f} GiB"
 
 
-def delay_table(rows: Sequence[DelayRow]) -> Table:
+def delay_table(rows: Sequence[Departures]) -> Table:
     """Return mean delays in minutes, with a row per carrier and a column per hour of the day."""
     delays: dict[str, dict[int, float]] = defaultdict(dict)
     flights: dict[str, int] = defaultdict(int)
@@ -99,6 +99,8 @@ def shown(value: object) -> str:
         return f"{value:,}" if value < LONG else f"… {value % LONG:,}"
     if isinstance(value, Mapping):
         return f"{len(value)} counts"
+    if isinstance(value, list):
+        return f"{len(value)} rows"
     return str(value)
 
 

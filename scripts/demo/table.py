@@ -1,100 +1,100 @@
-"""Spark's part of the demo: topic to table with the project's own job, then the query of the table."""
+"""The topic as a table: one query of it in SQL, by DuckDB and by Spark."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from scripts.demo.clients import DemoError
+from scripts.demo.flights import TEXTS, Tally
 
-from anabranch.spark.pipeline.run import start_pipeline
-from anabranch.spark.pipeline.settings import PipelineSettings
-from anabranch.spark.session import build_session
-from scripts.demo.delays import FLIGHT_SCHEMA, departure_delays
-from scripts.demo.flights import Tally
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-RECORDS_PER_BATCH = 50_000
-"""Limit of a micro-batch, so that there is progress to show."""
-PROGRESS_EVERY_S = 1
-SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
+COLUMNS: Final = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
+    *("carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour"),
+)
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {name: {"type": ["string" if name in TEXTS else "integer", "null"]} for name in COLUMNS},
+}
+"""JSON Schema of a flight. Cancelled flights have no `dep_delay`."""
+QUERY: Final = """
+SELECT
+    carrier, hour, count(*) AS flights, count(*) - count(dep_delay) AS cancelled, sum(dep_delay) AS delay_minutes,
+    sum(distance) AS distance, sum({milliseconds}) AS timestamps_ms,
+    count(DISTINCT _kafka.partition * 10000000000 + _kafka.offset) AS places
+FROM {table} GROUP BY carrier, hour ORDER BY carrier, hour
+"""
+"""Departures by carrier and scheduled hour. Only what SQL has no standard for differs between the engines."""
+SPARK_SETTINGS: Final = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
+CATALOG: Final = "spark.sql.catalog.anabranch"
 
 
-class DelayRow(NamedTuple):
-    """Departures of one carrier in one hour of the day."""
+class Departures(NamedTuple):
+    """Departures of one carrier in one hour of the day, as a row of the query has them."""
 
     carrier: str
     hour: int
     flights: int
-    delay_mean: float | None
-    late_share: float | None
+    cancelled: int
+    delay_minutes: int | None
+    distance: int
+    timestamps_ms: int
+    places: int
+    """Number of different partitions and offsets."""
+
+    @property
+    def delay_mean(self) -> float | None:
+        """Mean delay in minutes of those that were not cancelled."""
+        departed = self.flights - self.cancelled
+        return self.delay_minutes / departed if departed and self.delay_minutes is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class TableResult:
-    """Contents of the table."""
-
-    tally: Tally
-    distinct_offsets: int
-    files: int
-    size_bytes: int
-    delays: Sequence[DelayRow]
-
-
-def start_session(master: str = "local[*]") -> SparkSession:
-    """Start a Spark session for the demo."""
-    return build_session("anabranch demo", master=master, settings=SESSION_SETTINGS)
-
-
-def ingest(spark: SparkSession, servers: str, topic: str, folder: Path, progress: Callable[[int], None]) -> None:
-    """Copy the topic into a table under `folder`, and end. `progress` receives the number of records so far."""
-    schema = folder / "flights.ddl"
-    schema.write_text(FLIGHT_SCHEMA)
-    pipeline = PipelineSettings.model_validate(
-        {
-            "checkpoint": str(folder / "checkpoint"),
-            "source": {
-                "bootstrap_servers": servers,
-                "topics": [topic],
-                "options": {"maxOffsetsPerTrigger": RECORDS_PER_BATCH},
-            },
-            "decode": {"format": "json", "schema_file": str(schema)},
-            "table": {"format": "parquet", "location": str(folder / "table"), "partition_by": "month"},
-        }
-    )
-    for query in start_pipeline(spark, pipeline).queries:
-        while not query.awaitTermination(PROGRESS_EVERY_S):
-            progress(sum(each["numInputRows"] for each in query.recentProgress))
-
-
-def examine(spark: SparkSession, folder: Path) -> TableResult:
-    """Count the table's rows and query the delays."""
-    table = spark.read.parquet(str(folder / "table"))
-    carriers = table.groupBy("data.carrier").agg(
-        f.count("*").alias("rows"),
-        f.sum("data.distance").alias("distance"),
-        f.sum("data.dep_delay").alias("delay_minutes"),
-        f.count_if(f.col("data.dep_delay").isNull()).alias("cancelled"),
-        f.sum(f.unix_millis("timestamp")).alias("timestamps_ms"),
-    )
+def tally_of(rows: Sequence[Departures]) -> Tally:
+    """Return what the rows add up to."""
     tally = Tally()
-    for row in carriers.collect():
-        tally.rows += row["rows"]
-        tally.distance += row["distance"]
-        tally.delay_minutes += row["delay_minutes"]
-        tally.cancelled += row["cancelled"]
-        tally.timestamps_ms += row["timestamps_ms"]
-        tally.by_carrier += Counter({row["carrier"]: row["rows"]})
-    delays = departure_delays(table.select("data.*")).collect()
-    files = [file for file in (folder / "table").rglob("*.parquet") if file.is_file()]
-    return TableResult(
-        tally=tally,
-        distinct_offsets=table.select("partition", "offset").distinct().count(),
-        files=len(files),
-        size_bytes=sum(file.stat().st_size for file in files),
-        delays=[
-            DelayRow(row["carrier"], row["hour"], row["flights"], row["delay_mean"], row["late_share"])
-            for row in delays
-        ],
-    )
+    for row in rows:
+        tally.rows += row.flights
+        tally.distance += row.distance
+        tally.delay_minutes += row.delay_minutes or 0
+        tally.cancelled += row.cancelled
+        tally.timestamps_ms += row.timestamps_ms
+        tally.by_carrier += Counter({row.carrier: row.flights})
+    return tally
+
+
+def anabranch(*arguments: str) -> str:
+    """Run a command of `anabranch`, as a user would, and return its output. Raises DemoError."""
+    done = subprocess.run([sys.executable, "-m", "anabranch", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise DemoError(f"anabranch {' '.join(arguments[:3])}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def ask_duckdb(admin: str, table: str) -> list[Departures]:
+    """Query the table with the command that reads its files by DuckDB. Raises DemoError."""
+    sql = QUERY.format(table=table, milliseconds="epoch_ms(_kafka.timestamp)")
+    rows = json.loads(anabranch("table", "query", table, sql, "--output", "json", "--admin", admin))
+    return [Departures(**row) for row in rows]
+
+
+def start_session(admin: str) -> "SparkSession":
+    """Start Spark with the catalog of the node. Raises the errors of a missing Java or Spark."""
+    from anabranch.spark.session import build_session
+
+    catalog = {
+        CATALOG: "org.apache.iceberg.spark.SparkCatalog",
+        f"{CATALOG}.type": "rest",
+        f"{CATALOG}.uri": f"http://{admin}/iceberg",
+    }
+    return build_session("anabranch demo", settings={**SPARK_SETTINGS, **catalog}, table_formats=["iceberg"])
+
+
+def ask_spark(spark: "SparkSession", table: str) -> list[Departures]:
+    """Query the table by Iceberg's REST catalog, which the node serves."""
+    sql = QUERY.format(table=f"anabranch.default.{table}", milliseconds="unix_millis(_kafka.timestamp)")
+    return [Departures(**row.asDict()) for row in spark.sql(sql).collect()]

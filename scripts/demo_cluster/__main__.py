@@ -197,7 +197,7 @@ class ClusterDemo:
 
     def check_table(self, spark: "SparkSession", query: "StreamingQuery", sent: Tally) -> None:
         """Let Spark finish, and compare its table with what was sent."""
-        from scripts.demo.table import examine
+        from scripts.demo_cluster.table import examine
 
         query.processAllAvailable()
         self.timeline.batches = batches_of(query, self.began)

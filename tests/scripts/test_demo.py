@@ -84,4 +84,4 @@ def test_the_demo_is_exact_and_says_that_spark_was_skipped_without_java(tmp_path
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Spark skipped: Spark needs Java 17 " in done.stdout
-    assert "every count is exact: 12 of 12 checks" in done.stdout
+    assert "every count is exact: 20 of 20 checks" in done.stdout

@@ -12,7 +12,7 @@ from scripts.demo.report import (
     size,
     storage_figures,
 )
-from scripts.demo.table import DelayRow
+from scripts.demo.table import Departures
 
 STATUS = {
     "objects": {
@@ -51,13 +51,17 @@ def test_checks_tell_what_was_expected() -> None:
 
 
 def test_values_are_shown_short() -> None:
-    assert [shown(value) for value in (True, 1_234_567, 5 * 10**15 + 7, {"a": 1})] == [
-        "yes", "1,234,567", "… 7", "1 counts"
+    assert [shown(value) for value in (True, 1_234_567, 5 * 10**15 + 7, {"a": 1}, [1, 2])] == [
+        "yes", "1,234,567", "… 7", "1 counts", "2 rows"
     ]  # fmt: skip
 
 
 def test_delays_stand_under_their_hours() -> None:
-    rows = [DelayRow("UA", 5, 1200, 7.4, 0.1), DelayRow("UA", 6, 1, None, None), DelayRow("B6", 23, 4, -2.6, 0.0)]
+    rows = [
+        Departures("UA", 5, 1200, 200, 7_400, 1, 1, 1),
+        Departures("UA", 6, 1, 1, None, 1, 1, 1),
+        Departures("B6", 23, 4, 0, -11, 1, 1, 1),
+    ]
     lines = printed(delay_table(rows)).splitlines()
     assert lines[1].split() == ["flights", *(f"{hour:02}" for hour in range(5, 24))]
     assert lines[2].split() == ["UA", "1,201", "7", *["·"] * 18]
