@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,8 +87,7 @@ def row(**changes: Any) -> dict[str, Any]:
 def description(**changes: Any) -> TableDescription:
     """A table with a long name of a column, and a partition that is behind."""
     return TableDescription(
-        **row(**changes),
-        location="file:///data/table/c/6f72",
+        **{"location": "file:///data/table/c/6f72", **row(**changes)},
         metadata_location="file:///data/table/c/6f72/metadata/2d.metadata.json",
         columns=[
             Column(id=1, name="order", type="long", required=False),
@@ -266,12 +266,28 @@ def test_queries_name_the_table_and_the_node(console: ConsolePage) -> None:
         "pyiceberg": [uri, '("default", "web-shop.orders")', 'token="TOKEN"'],
         "DuckDB": [uri, 'anabranch."default"."web-shop.orders"', "TOKEN 'TOKEN'"],
         "Polars": [uri, "polars.scan_iceberg", '("default", "web-shop.orders")'],
-        "Trino": [uri, 'anabranch."default"."web-shop.orders"', "oauth2.token=TOKEN"],
+        "Trino": [uri, 'anabranch."default"."web-shop.orders"', "oauth2.token=TOKEN", "fs.hadoop.enabled=true"],
     }.items():
         page.get_by_label("Engine").select_option(engine)
         for part in parts:
             expect(command).to_contain_text(part)
     expect(page).to_have_url(re.compile("engine=trino"))
+
+
+def test_queries_reach_the_catalog_as_the_documentation_says(console: ConsolePage, node: NodeProcess) -> None:
+    session = ask(node, "GET", "/api/v1/session")
+    console.page.route("**/api/v1/session", lambda route: route.fulfill(json={**session, "authentication": False}))
+    with_table(console, description(location="s3://bucket/table/c/6f72"))
+    page = console.open("tables/orders")
+    command = page.locator(".command code")
+    documented = "".join(path.read_text() for path in (Path(__file__).parents[2] / "docs").glob("tables*.md"))
+    for engine in ("Spark", "pyiceberg", "DuckDB", "Polars"):
+        page.get_by_label("Engine").select_option(engine)
+        query = command.inner_text().replace(console.base, "http://127.0.0.1:9644")
+        (line,) = (each.strip() for each in query.splitlines() if "127.0.0.1:9644" in each)
+        assert line in documented
+    page.get_by_label("Engine").select_option("Trino")
+    expect(command).to_contain_text("fs.native-s3.enabled=true")
 
 
 def test_a_table_is_enabled_seen_and_dropped(console: ConsolePage, node: NodeProcess) -> None:

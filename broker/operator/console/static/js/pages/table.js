@@ -101,7 +101,7 @@ function Queries({ table, query }) {
     <div class="filter-form">
       <${Choice} label="Engine" choices=${Object.entries(ENGINES).map(([name, { title }]) => [name, title])} value=${engine} onChange=${choose} />
     </div>
-    <div class="query"><${Command} text=${queryOf(engine, table.name, needsToken)} /></div>
+    <div class="query"><${Command} text=${queryOf(engine, table, needsToken)} /></div>
     <p class="note">${ENGINES[engine].note} ${needsToken && html`<code>TOKEN</code>: one of the node's <code>admin.tables_token_file</code>.`}</p>
   `;
 }

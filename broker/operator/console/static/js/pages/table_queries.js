@@ -9,7 +9,7 @@ const pythonName = (name) => (name.includes(".") ? `("default", "${name}")` : `"
 const loadCatalog = ({ uri, token }) =>
   ["from pyiceberg.catalog import load_catalog", "", `catalog = load_catalog("anabranch", type="rest", uri="${uri}"${token && `, token="${token}"`})`].join("\n");
 
-/** Engines by name: their title, what they need, and `query({uri, name, token})`, whose token may be empty. */
+/** Engines by name: their title, what they need, and `query({uri, name, token, inS3})`, whose token may be empty. */
 export const ENGINES = {
   spark: {
     title: "Spark",
@@ -47,16 +47,19 @@ FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
   },
   trino: {
     title: "Trino",
-    note: "The properties belong in etc/catalog/anabranch.properties.",
-    query: ({ uri, name, token }) =>
+    note: "The properties belong in etc/catalog/anabranch.properties; for S3, s3.region too.",
+    query: ({ uri, name, token, inS3 }) =>
       `connector.name=iceberg
 iceberg.catalog.type=rest
-iceberg.rest-catalog.uri=${uri}${token && `\niceberg.rest-catalog.security=OAUTH2\niceberg.rest-catalog.oauth2.token=${token}`}
+iceberg.rest-catalog.uri=${uri}
+${inS3 ? "fs.native-s3.enabled=true" : "fs.hadoop.enabled=true"}${token && `\niceberg.rest-catalog.security=OAUTH2\niceberg.rest-catalog.oauth2.token=${token}`}
 
 SELECT * FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
   },
 };
 
-/** Return the query of an engine. `needsToken`: clients need a token of the admin port. */
-export const queryOf = (engine, name, needsToken) =>
-  ENGINES[engine].query({ uri: `${location.origin}/iceberg`, name, token: needsToken ? "TOKEN" : "" });
+/** Return the query of a table for an engine. `needsToken`: clients need a token of the admin port. */
+export function queryOf(engine, table, needsToken) {
+  const inS3 = table.location?.startsWith("s3:") ?? false;
+  return ENGINES[engine].query({ uri: `${location.origin}/iceberg`, name: table.name, token: needsToken ? "TOKEN" : "", inS3 });
+}
