@@ -56,6 +56,18 @@ def test_all_committed_records_are_rows(broker: Broker) -> None:
     assert table.metadata_location.startswith("file:///")
 
 
+def test_a_topic_has_schemas_as_long_as_a_config_may_be(broker: Broker) -> None:
+    names = {f"field{number:04}": {"type": "string"} for number in range(950)}
+    schema = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, **names}})
+    assert 30_000 < len(schema) < 32_767
+    broker.create_topic(
+        "wide", 1, {**CONFIGS, "table.value.schema": schema, "table.key.schema": schema, "table.key": "json"}
+    )
+    send(broker, "wide", range(2))
+    table = broker.table("wide").to_arrow()
+    assert (table["id"].to_pylist(), len(table.schema.names)) == ([0, 1], 952)
+
+
 def test_an_open_transaction_is_not_waited_for(broker: Broker) -> None:
     broker.create_topic("paid", 1, CONFIGS)
     send(broker, "paid", range(2))

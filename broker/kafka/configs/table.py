@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "table."
 ENABLE: Final = "table.enable"
+REASON_CHARACTERS_MAX: Final = 500
 
 
 def is_enabled(configs: Mapping[str, str]) -> bool:
@@ -42,7 +43,10 @@ def check_table_configs(configs: Mapping[str, str], settings: Settings, *, inter
         for prefix, part in (("table.key", options.key), ("table.value", options.value)):
             _check_part(prefix, part, has_registry=has_registry)
     except ValueError as error:
-        raise invalid_config(" ".join(str(error).split())) from None
+        line = " ".join(str(error).split())  # it may have the whole schema
+        raise invalid_config(
+            line if len(line) <= REASON_CHARACTERS_MAX else f"{line[:REASON_CHARACTERS_MAX]}..."
+        ) from None
 
 
 def _check_part(prefix: str, part: "PartOptions", *, has_registry: bool) -> None:

@@ -12,6 +12,7 @@ from anabranch.broker.node.settings.stores import store_names
 from anabranch.compaction.interface import CleanPolicy
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.protocol.compression import Compression
+from anabranch.protocol.encoder import STRING_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ def check_topic_configs(
             raise invalid_config(f"Unknown topic config name: {name}")
         if value is None:
             raise invalid_config(f"Null value not supported for topic configs: {name}")
+        if (size := len(value.encode("utf-8", "surrogatepass"))) > STRING_BYTES_MAX:
+            # No answer of DescribeConfigs could hold it.
+            raise invalid_config(
+                f"Invalid value for configuration {name}: {size} bytes, where Kafka's protocol has room for "
+                f"{STRING_BYTES_MAX}"
+            )
         checked[name] = row.normalize(value)
     policy = checked.get("storage.policy", settings.objects.store)
     if policy not in store_names(settings):

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import click
 
+from anabranch.protocol.encoder import STRING_BYTES_MAX
+
 FORMATS: Final = ("raw", "json", "avro", "protobuf", "auto")
 SHOWN_CHARACTERS_MAX: Final = 80
 _FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
@@ -77,6 +79,16 @@ def _schema_text(file: Path, kind: str) -> str:
             data: bytes = source.read()
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror or error}") from None
+    text = _config_text(file, kind, data)
+    if (size := len(text.encode())) > STRING_BYTES_MAX:
+        raise click.ClickException(
+            f"{file}: {size:,} bytes, of which a config has room for {STRING_BYTES_MAX:,}: register it in the schema "
+            "registry instead (`anabranch schema register`), and leave out the file"
+        )
+    return text
+
+
+def _config_text(file: Path, kind: str, data: bytes) -> str:
     if kind == "protobuf":
         if file.suffix == ".proto":
             raise click.UsageError(

@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 from anabranch.broker.api.handlers.local import LocalRefusal
 from anabranch.broker.cluster.node import Node
@@ -16,6 +16,9 @@ from anabranch.broker.operator.dev.controls import Controls
 from anabranch.broker.operator.dev.orders import BadOrder, Orders, parsed
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.errors import StorageError
+
+ORDER_BYTES_MAX: Final = 16 << 20
+"""Longest line: a topic is created with the schemas of its table."""
 
 
 class Owner:
@@ -29,7 +32,7 @@ class Owner:
     @classmethod
     async def connected(cls) -> Self:
         """Return the owner, whose orders are read from now on."""
-        lines = asyncio.StreamReader()
+        lines = asyncio.StreamReader(limit=ORDER_BYTES_MAX)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         return cls(lines)

@@ -99,8 +99,14 @@ def test_what_cannot_be_a_table_is_refused(configs: Mapping[str, str], reason: s
     assert reason in refusal(configs)
 
 
+def test_a_schema_that_no_answer_could_hold_is_refused() -> None:
+    long = '"%s"' % ("ü" * 20_000)
+    assert "table.value.schema: 40002 bytes" in refusal({"table.value": "avro", "table.value.schema": long})
+    assert len(refusal({"table.value": "avro", "table.value.schema": '"%s"' % ("u" * 20_000)})) < 600
+
+
 def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
-    nested = "[" * 100_000
+    nested = "[" * 30_000
     assert "table.value.schema: expected JSON: " in refusal({"table.value": "json", "table.value.schema": nested})
 
 

@@ -97,6 +97,11 @@ def test_a_topic_becomes_a_table_and_the_change_is_shown_first(broker: Broker) -
         (("--table", "json", "--schema", "none.json"), 1, "none.json: No such file or directory"),
         (("--table", "json", "--schema", "bad.bin"), 1, "bad.bin: 'utf-8' codec can't decode"),
         (("--table", "protobuf", "--schema", "order.proto"), 2, "protoc --include_imports"),
+        (
+            ("--table", "avro", "--schema", "long.avsc"),
+            1,
+            "long.avsc: 40,002 bytes, of which a config has room for 32,767",
+        ),
         (("--table", "avro", "--schema", "order.json"), 1, "table.value.schema: not an Avro schema"),
     ],
 )
@@ -106,6 +111,7 @@ def test_what_is_wrong_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     file(tmp_path, "order.json", ORDER)
     file(tmp_path, "bad.bin", b"\xff")
+    file(tmp_path, "long.avsc", '"%s"' % ("x" * 40_000))
     file(tmp_path, "order.proto", "message Order {}")
     done = run(broker, "create", "wrong", *words)
     (line,) = (each for each in done.stderr.splitlines() if each.startswith("Error: "))
