@@ -159,6 +159,8 @@ class TableCommitter:
         if self.topic.is_compacted:
             files |= await self._remake(view, await self._with_cleaned(view, streams, transactions), transactions)
         rows = append and await self._append(view, self._facts(view, streams, transactions), transactions)
+        if view.metadata is None:
+            await self._publish_state(view)  # a table without rows can be read, too
         files |= await self._join(view, self._facts(view, streams, transactions))
         await self._expire(view)
         self._show(view, self._facts(view, streams, transactions), now_ms)
@@ -257,6 +259,7 @@ class TableCommitter:
         finding = await self._find(schema)
         draft = Draft(schema=finding.schema if finding.schema != schema else "")
         left, size = False, 0
+        shown = {idx: set(ids) for idx, ids in self._cleaned.items()}
         try:
             for each in behind:
                 at = each.missing.start_offset
@@ -265,13 +268,17 @@ class TableCommitter:
                         left = True
                         break
                     wanted = OffsetBounds(at, each.missing.end_offset)
-                    made, copied_bytes = await self._make(
-                        each.idx, wanted, finding, transactions, bytes_max=SHARE_BYTES_MAX
-                    )
+                    made, copied = await self._make(each.idx, wanted, finding, transactions, bytes_max=SHARE_BYTES_MAX)
                     await self._commits.add(view, draft, made)
-                    at, size = made.bounds.end_offset, size + copied_bytes
+                    at, size = made.bounds.end_offset, size + copied.size_bytes
+                    # All that the table will have of such a range is made of it, not of what was there before.
+                    shown.setdefault(each.idx, set()).update(
+                        object_id
+                        for object_id, bounds in copied.cleaned.items()
+                        if bounds.start_offset >= each.table.end_offset
+                    )
             rows = sum(made.report.rows for _, made in draft.sent) + sum(made.report.rows for made in draft.waiting)
-            await self._publish(view, draft)
+            await self._publish(view, draft, shown)
         except BaseException:
             await self._commits.discard(draft)
             raise
@@ -291,8 +298,8 @@ class TableCommitter:
         transactions: Mapping[int, SnapshotTransactions],
         *,
         bytes_max: int,
-    ) -> tuple[MadeFile, int]:
-        """Make a data file of the first rows of a range; returns it, and the size of the blocks.
+    ) -> tuple[MadeFile, CopiedBlocks]:
+        """Make a data file of the first rows of a range; returns it, and the blocks.
 
         Rows that take too much memory are made in smaller files.
         """
@@ -302,7 +309,7 @@ class TableCommitter:
             )
             await self._context.step("blocks copied")
             try:
-                return await self._make_of(idx, copied, finding, transactions), copied.size_bytes
+                return await self._make_of(idx, copied, finding, transactions), copied
             except ColumnsError as error:
                 if error.kind not in {"memory", "ended"} or len(copied.entries) == 1:
                     raise
@@ -466,15 +473,11 @@ class TableCommitter:
                     await self._commits.add(view, draft, made)
                     at = made.bounds.end_offset
             done = len(chosen) == len(planned)
-            before = {idx: set(ids) for idx, ids in self._cleaned.items()}
+            shown = {idx: set(ids) for idx, ids in self._cleaned.items()}
             if done:
                 for partition in facts:
-                    self._cleaned[partition.idx] |= partition.cleaned.keys()
-            try:
-                await self._publish(view, draft)
-            except BaseException:
-                self._cleaned = before
-                raise
+                    shown[partition.idx] |= partition.cleaned.keys()
+            await self._publish(view, draft, shown)
         except BaseException:
             await self._commits.discard(draft)
             raise
@@ -494,36 +497,36 @@ class TableCommitter:
         if len(view.snapshots) < 2:
             return
         now_ms, last_ms = self._context.now_ms(), view.snapshots[-1].committed_ms
-        if now_ms < last_ms + max(retention_ms, EXPIRY_PAUSE_MS):
-            return
+        if now_ms >= last_ms + max(retention_ms, EXPIRY_PAUSE_MS):
+            await self._publish_state(view)
+
+    async def _publish_state(self, view: TableView) -> None:
+        """Commit a version without a new snapshot."""
         draft = Draft()
         try:
-            await self._commits.publish(view, draft, summary=None, snapshot_retention_ms=retention_ms)
+            await self._commits.publish(
+                view, draft, summary=None, snapshot_retention_ms=self.topic.options.snapshot_retention_ms
+            )
         except BaseException:
             await self._commits.discard(draft)
             raise
         self.stats.commits += 1
 
-    async def _publish(self, view: TableView, draft: Draft) -> None:
+    async def _publish(self, view: TableView, draft: Draft, cleaned: Mapping[int, set[int]] | None = None) -> None:
+        """Commit a draft. `cleaned` are the objects of log compaction that the table shows then, by partition."""
+        cleaned = self._cleaned if cleaned is None else cleaned
         files, size = len(draft.sent) + len(draft.waiting), sum(each.report.size_bytes for _, each in draft.sent)
         size += draft.waiting_bytes
         await self._commits.publish(
             view,
             draft,
-            summary=self._summary(view, draft),
+            summary=_summary(view, draft, cleaned),
             snapshot_retention_ms=self.topic.options.snapshot_retention_ms,
         )
+        self._cleaned = dict(cleaned)
         self.stats.commits += 1
         self.stats.files += files
         self.stats.bytes += size
-
-    def _summary(self, view: TableView, draft: Draft) -> Mapping[str, str]:
-        ends = {idx: bounds.end_offset for idx, bounds in view.bounds.items()}
-        for made in [*draft.waiting, *(made for _, made in draft.sent)]:
-            ends[made.idx] = max(ends.get(made.idx, 0), made.bounds.end_offset)
-        found = {OFFSETS: _json(dict(sorted(ends.items())))}
-        cleaned = {idx: sorted(ids) for idx, ids in sorted(self._cleaned.items()) if ids}
-        return found | {CLEANED: _json(cleaned)} if cleaned else found
 
     # status
 
@@ -540,6 +543,16 @@ class TableCommitter:
         }
         if not status.lag:
             status.complete_ms = now_ms
+
+
+def _summary(view: TableView, draft: Draft, cleaned: Mapping[int, set[int]]) -> Mapping[str, str]:
+    """Return what a snapshot says besides its totals."""
+    ends = {idx: bounds.end_offset for idx, bounds in view.bounds.items()}
+    for made in [*draft.waiting, *(made for _, made in draft.sent)]:
+        ends[made.idx] = max(ends.get(made.idx, 0), made.bounds.end_offset)
+    found = {OFFSETS: _json(dict(sorted(ends.items())))}
+    shown = {idx: sorted(ids) for idx, ids in sorted(cleaned.items()) if ids}
+    return found | {CLEANED: _json(shown)} if shown else found
 
 
 def _part_bytes(span: StreamRange, start: int, end: int) -> int:

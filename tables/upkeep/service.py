@@ -55,6 +55,13 @@ class _Table:
         """Longest time between two commits."""
         return self.committer.topic.options.commit_interval_ms / 1000
 
+    def change(self, topic: TableTopic, now_s: float) -> None:
+        """Let the topic be as it is now: an interval that became shorter ends earlier."""
+        self.committer.topic = topic
+        if not self.backoff_s:
+            self.due_s = min(self.due_s, now_s + self.interval_s)
+            self.look_s = min(self.look_s, now_s + self.pause_s)
+
     @property
     def pause_s(self) -> float:
         """Time between two looks."""
@@ -138,13 +145,15 @@ class TableUpkeep:
             self._tables.pop(topic_id).committer.forget()
         for topic_id, topic in topics.items():
             if topic_id in self._tables:
-                self._tables[topic_id].committer.topic = topic
+                self._tables[topic_id].change(topic, now_s)
             else:
-                context = replace(self.context, step=self._step_of(topic_id))
+                context = replace(self.context, step=self.step_of(topic_id))
                 committer = TableCommitter(context, self._source, self.stats, topic)
                 self._tables[topic_id] = _Table(committer, now_s, now_s)
 
-    def _step_of(self, topic_id: bytes) -> Callable[[str], Awaitable[None]]:
+    def step_of(self, topic_id: bytes) -> Callable[[str], Awaitable[None]]:
+        """Return the steps of a table: they raise NotLeader once the table is another node's."""
+
         async def step(name: str) -> None:
             if not any(topic.topic_id == topic_id for topic in self.topics.committed()):
                 raise NotLeader(f"this node no longer commits the table: stopped at the step {name!r}")

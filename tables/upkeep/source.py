@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_values import OffsetBounds
 from anabranch.s3stream.errors import ObjectNotFound, StorageError
 from anabranch.s3stream.model import ObjectInfo, RangeLocation, object_key
 from anabranch.s3stream.object.format import IndexEntry, check_block
@@ -45,14 +46,23 @@ class CopiedBlocks:
     start_offset: int
     end_offset: int
     size_bytes: int
-    objects: Mapping[int, bool]
-    """Ids of the objects that they are from, and whether log compaction wrote each."""
+    cleaned: Mapping[int, OffsetBounds]
+    """Ranges that log compaction has rewritten, among those that they are from, by object id."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    object: ObjectInfo
+    location: RangeLocation
     entry: IndexEntry
+
+    @property
+    def object(self) -> ObjectInfo:
+        return self.location.object
+
+    @property
+    def bounds(self) -> OffsetBounds:
+        """Offsets of the range that it is part of."""
+        return OffsetBounds(self.location.range.start_offset, self.location.range.end_offset)
 
 
 class BlockSource:
@@ -86,7 +96,13 @@ class BlockSource:
                 start,
                 min(end, entries[-1].end_offset),
                 sum(each.size_bytes for each in entries),
-                {each.object.object_id: each.object.cleaned for each in blocks},
+                {
+                    each.object.object_id: OffsetBounds(
+                        each.location.range.start_offset, each.location.range.end_offset
+                    )
+                    for each in blocks
+                    if each.object.cleaned
+                },
             )
         raise AssertionError("the last attempt returns or raises")
 
@@ -102,7 +118,7 @@ class BlockSource:
                 if low >= high:
                     continue  # replaced between two pages
                 for entry in await self._entries(location, low, high):
-                    blocks.append(_Block(location.object, entry))
+                    blocks.append(_Block(location, entry))
                     size += entry.size_bytes
                     at = entry.end_offset
                     if size >= bytes_max:

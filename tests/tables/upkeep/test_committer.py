@@ -1,6 +1,7 @@
 """Rounds of a table's committer, against what a READ_COMMITTED consumer sees of the topic."""
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -19,12 +20,17 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
-from anabranch.s3stream.catalog.table_values import TableCommit
+from anabranch.s3stream.catalog.table_values import TableCommit, TableFile
 from anabranch.s3stream.errors import OutcomeUnknown, StoreError
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
+from anabranch.tables.upkeep import source as source_module
+from anabranch.tables.upkeep import transfers as transfers_module
 from anabranch.tables.upkeep.committer import TableCommitter
+from anabranch.tables.upkeep.service import NotLeader
+from anabranch.tables.upkeep.transfers import TableFiles
+from anabranch.tables.upkeep.view import TableView
 from tests.support.events import QUIET, Event, committed_records, delete_topic
 from tests.support.node import running_node
 from tests.support.tables import (
@@ -121,8 +127,8 @@ async def test_each_round_appends_what_came_since(node: Node, topic: str, tmp_pa
         assert await rows(committer) == await consumed(node, topic)
         seen.append(committer.status.version)
     await finish(committer)  # nothing came since: no commit
-    assert seen == [1, 2, 3]
-    assert committer.status.version == 3
+    assert seen == [2, 3, 4], "the first version is without rows"
+    assert committer.status.version == 4
 
 
 async def test_open_and_aborted_transactions_are_left_out(node: Node, topic: str, tmp_path: Path) -> None:
@@ -195,7 +201,7 @@ async def test_a_committer_that_dies_leaves_a_table_that_its_successor_completes
     await finish(successor)
     assert await rows(successor) == await consumed(node, topic)
     assert len(await rows(successor)) == 20
-    assert successor.status.version == 2
+    assert successor.status.version == 3
     assert not list((tmp_path / "dying").rglob("*.parquet")), "the scratch folder is left empty"
 
 
@@ -214,7 +220,7 @@ async def test_of_two_committers_one_is_told_to_read_again(node: Node, topic: st
     await sent(node, topic, values(10, 20))
     await finish(slow)
     assert await rows(slow) == await consumed(node, topic)
-    assert slow.status.version == 2
+    assert slow.status.version == 3
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
@@ -242,7 +248,7 @@ async def test_a_commit_of_unknown_outcome_is_repeated_as_it_was(
     assert len(commits) == 2
     assert commits[0] == commits[1]
     assert await rows(committer) == await consumed(node, topic)
-    assert committer.status.version == 1
+    assert committer.status.version == 2
 
 
 async def test_a_store_that_is_away_leaves_the_table_as_it_was(
@@ -459,3 +465,124 @@ async def test_rows_that_take_too_much_memory_are_made_in_smaller_files(
     await finish(committer)
     assert committer.status.files == 3
     assert await rows(committer) == await consumed(node, topic)
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "deleted", "rows_left"),
+    [
+        (0, 3, 7),  # retention cannot have done this: the records are young
+        (2 * 3_600_000, 3, 10),  # it can: the rows stay for now, or the file would be written again and again
+        (2 * 3_600_000, 5, 5),
+    ],
+)
+async def test_what_retention_may_have_done_waits_for_half_of_a_file(
+    node: Node, topic: str, tmp_path: Path, later_ms: int, deleted: int, rows_left: int
+) -> None:
+    await created_slowly(node, topic, configs={"retention.ms": "3600000"})
+    await sent(node, topic, values(0, 10))
+    await finish(own_committer(node, topic, tmp_path / "first"))
+    await asyncio.to_thread(delete_records, node, topic, deleted)
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    now_ms = upkeep.context.now_ms
+    committer = own_committer(node, topic, tmp_path / "own", now_ms=lambda: now_ms() + later_ms)
+    await finish(committer)
+    assert len(await rows(committer)) == rows_left
+
+
+async def test_a_table_is_read_once_while_no_other_node_commits_it(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+    reads: list[bytes] = []
+    read = TableView.read
+
+    async def count(tables: TableCatalog, table_id: bytes) -> TableView:
+        reads.append(table_id)
+        return await read(tables, table_id)
+
+    monkeypatch.setattr(TableView, "read", count)
+    for at in range(3):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+        await finish(committer)
+    fetched = []
+    fetch = TableFiles.fetch
+
+    async def note(self: TableFiles, file: TableFile, path: Path) -> None:
+        fetched.append(file)
+        await fetch(self, file, path)
+
+    monkeypatch.setattr(TableFiles, "fetch", note)
+    await sent(node, topic, values(30, 40))
+    await finish(committer)
+    assert (len(reads), fetched) == (1, []), "what it has written itself is not read again"
+
+
+async def test_a_disk_that_is_full_fails_the_round_and_the_next_one_goes_on(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    committer = own_committer(node, topic, tmp_path / "own")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source_module, "_write", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            await committer.run()
+    assert not list((tmp_path / "own").rglob("blocks"))
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_large_files_are_sent_and_read_in_parts(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    monkeypatch.setattr(transfers_module, "PUT_BYTES_MAX", 1_000_000)
+    await sent(node, topic, [Event(0, os.urandom(900_000)) for _ in range(12)])
+    await finish(own_committer(node, topic, tmp_path / "own"))
+    cutting = own_committer(node, topic, tmp_path / "cutting")
+    await asyncio.to_thread(delete_records, node, topic, 1)
+    await finish(cutting)
+    assert cutting.stats.cut_files == 1
+    assert await rows(cutting) == await consumed(node, topic)
+
+
+async def test_a_node_that_leads_the_table_no_more_stops_before_its_next_step(node: Node, topic: str) -> None:
+    await created_slowly(node, topic)
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    (found,) = (each for each in upkeep.topics.committed() if each.name == topic)
+    step = upkeep.step_of(found.topic_id)
+    await step("any")
+    await asyncio.to_thread(alter, node, topic, "table.enable", "false")
+    await until(lambda: found.topic_id not in {each.topic_id for each in upkeep.topics.committed()}, pause_s=0.02)
+    with pytest.raises(NotLeader, match="no longer commits the table"):
+        await step("any")
+
+
+async def test_a_table_of_what_was_cleaned_before_is_made_once(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic, configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    for at in range(3):
+        await sent(node, topic, [Event(0, b"value %d %d" % (at, key), b"key %d" % key) for key in range(4)])
+    await node.upkeep.compaction.run_once()
+    committer = own_committer(node, topic, tmp_path / "own")
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) < 12
+    assert committer.stats.remade_files == 0
+    successor = own_committer(node, topic, tmp_path / "successor")
+    await finish(successor)
+    assert successor.stats.commits == 0
+
+
+async def test_a_table_without_rows_can_be_read(node: Node, topic: str) -> None:
+    await created_slowly(node, topic)
+    status = status_of(node, topic)
+    assert status is not None
+    found = await asyncio.to_thread(read_table, status.metadata_location)
+    assert (found.column_names, len(found)) == (["value", "_kafka"], 0)
