@@ -205,6 +205,9 @@ def test_the_pages_fit_and_are_accessible(browser: Browser, node: NodeProcess, v
             assert console.width() <= console.viewport["width"], route
             assert page.evaluate(CUT_TABLES) == [], route
             assert page.get_by_role("button", name="Drop").count() == 0, "a reader is offered no changes"
+        expect(
+            console.page.get_by_text("Those who may see what records contain are shown the reasons here.")
+        ).to_be_visible()
         assert console.problems == []
 
 

@@ -19,6 +19,7 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
+from anabranch.broker.operator.admin.api.cluster import may_read_records
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
 from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.broker.operator.admin.api.topics import PARTITIONS_MAX, partitions_of
@@ -132,7 +133,7 @@ class TableDescription(TableRow):
     columns: list[Column]
     partitions: list[TablePartition]
     reasons: list[str]
-    """Some of the errors of rows, each once."""
+    """Some of the errors of rows, each once. They quote values: none for those who may not see what records contain."""
     unreachable: list[int]
 
 
@@ -417,7 +418,7 @@ class TableEndpoints:
                 for each in (() if metadata is None else current_fields(metadata))
             ],
             partitions=_partitions(named.topic, state, ends),
-            reasons=[] if known is None else list(known.reasons),
+            reasons=list(known.reasons) if known is not None and may_read_records(self._serving, call) else [],
             unreachable=sorted(ends.unreachable | live.unreachable),
         )
 

@@ -184,6 +184,20 @@ async def test_only_operators_drop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_only_those_who_may_see_records_see_what_was_wrong_with_them(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **TOKENS) as node, raw_client(node.bootstrap) as client:
+        schema = '{"properties": {"id": {"type": "integer"}}}'
+        await make_topic(node, "orders", 1, table_enable="true", table_value="json", table_value_schema=schema)
+        await client.produce("orders", [batch_of(b'{"id": "secret"}')])
+        async with api_client(node, READ) as reader, api_client(node, OPERATE) as operator:
+            assert (await operator.ask("POST", "/tables/orders/commit"))["rows"] == 1
+            found, shown = [await api.get("/tables/orders") for api in (operator, reader)]
+            assert (found["error_rows"], len(found["reasons"])) == (1, 1)
+            assert "secret" in found["reasons"][0]
+            assert (shown["error_rows"], shown["reasons"]) == (1, [])
+
+
+@pytest.mark.slow
 async def test_any_node_answers_for_the_partitions_and_tables_of_others(tmp_path: Path) -> None:
     async with (
         running_nodes(tmp_path, 2) as (first, second),

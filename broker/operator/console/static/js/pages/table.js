@@ -116,12 +116,14 @@ function Columns({ columns }) {
   return html`<${Table} caption="Columns" columns=${shown} rows=${columns} rowKey=${(row) => row.id} />`;
 }
 
-/** Why values were not decoded, and how their rows are found. */
+/** Why values were not decoded, and how their rows are found. The reasons quote values, so not all see them. */
 function Errors({ table }) {
+  const mayReadRecords = useStore((state) => state.session?.may_read_records);
   return html`
     <p>
       ${count(table.error_rows, "row")} with a value that could not be decoded or did not fit, since node ${table.committer} has begun with the table.
-      They have the reason in <code>_kafka.error</code> and the bytes in <code>_kafka.value_raw</code>. Some of the reasons:
+      They have the reason in <code>_kafka.error</code> and the bytes in <code>_kafka.value_raw</code>.
+      ${mayReadRecords ? "Some of the reasons:" : "Those who may see what records contain are shown the reasons here."}
     </p>
     <ul class="reasons">${table.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>
   `;
