@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Bucket
 from tests.support.tools import duckdb
 from tests.support.trino import CATALOG, trino_server
 from tests.tables.engines import duckdb_rows
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMESPACE: Final = "default"
+REGION: Final = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,10 @@ class Lake:
     """Address of the REST catalog."""
     folder: Path
     """An empty folder for an engine."""
-    s3: Mapping[str, str]
-    """Address and keys of the S3 service, by their names in the answer to a load; empty: tables are local files."""
+    bucket: S3Bucket | None = None
+    """Bucket with the tables; None: they are local files."""
+    token: str = ""
+    """Bearer token for the catalog; empty: it needs none."""
     spark: "SparkSession | None" = None
     """The session, if it is Spark that reads."""
 
@@ -44,7 +48,8 @@ Reader = Callable[[Lake, Sequence[str]], Iterator[Sequence[Row]]]
 @contextmanager
 def catalog_of(lake: Lake) -> Iterator[Catalog]:
     """Open the catalog with pyiceberg."""
-    catalog = load_catalog("anabranch", type="rest", uri=lake.url)
+    token = {"token": lake.token} if lake.token else {}
+    catalog = load_catalog("anabranch", type="rest", uri=lake.url, **token)
     try:
         yield catalog
     finally:
@@ -62,14 +67,23 @@ def by_polars(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
     """Read with Polars' own reader, which plans with pyiceberg."""
     with pytest.MonkeyPatch.context() as patch, catalog_of(lake) as catalog:
         patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        options = None
+        if lake.bucket is not None:  # what the catalog says of the store reaches pyiceberg only
+            options = {
+                "aws_endpoint_url": lake.bucket.endpoint,
+                "aws_region": REGION,
+                "aws_access_key_id": ACCESS_KEY,
+                "aws_secret_access_key": SECRET_KEY,
+            }
         for name in names:
             table = catalog.load_table((NAMESPACE, name))
-            yield pl.scan_iceberg(table, reader_override="native").collect().to_arrow().to_pylist()
+            scan = pl.scan_iceberg(table, storage_options=options, reader_override="native")
+            yield scan.collect().to_arrow().to_pylist()
 
 
 def by_duckdb(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
     """Read with DuckDB."""
-    command = [str(duckdb("python")), duckdb_rows.__file__, lake.url, str(lake.folder), *names]
+    command = [str(duckdb("python")), duckdb_rows.__file__, lake.url, lake.token, str(lake.folder), *names]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name in names:
@@ -81,6 +95,19 @@ def by_spark(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
     session = lake.spark
     assert session is not None
     settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": lake.url}
+    if lake.token:
+        settings[".token"] = lake.token
+    if lake.bucket is not None:
+        settings[".io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"  # by S3A; its own needs jars of 600 MB
+        hadoop: Any = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no other way
+        for name, value in (
+            ("endpoint", lake.bucket.endpoint),
+            ("endpoint.region", REGION),
+            ("path.style.access", "true"),
+            ("access.key", ACCESS_KEY),
+            ("secret.key", SECRET_KEY),
+        ):
+            hadoop.set(f"fs.s3a.bucket.{lake.bucket.name}.{name}", value)
     catalog = f"anabranch_{abs(hash(lake.url))}"  # a session keeps the catalogs that it has once used
     for name, value in settings.items():
         session.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
@@ -91,14 +118,17 @@ def by_spark(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
 def by_trino(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
     """Read with Trino."""
     store = {"fs.hadoop.enabled": "true"}
-    if lake.s3:
+    if lake.bucket is not None:  # it takes keys from the catalog only with a session token
         store = {
             "fs.native-s3.enabled": "true",
-            "s3.endpoint": lake.s3["s3.endpoint"],
-            "s3.region": lake.s3["s3.region"],
+            "s3.endpoint": lake.bucket.endpoint,
+            "s3.region": REGION,
             "s3.path-style-access": "true",
-            "iceberg.rest-catalog.vended-credentials-enabled": "true",
+            "s3.aws-access-key": ACCESS_KEY,
+            "s3.aws-secret-key": SECRET_KEY,
         }
+    if lake.token:
+        store |= {"iceberg.rest-catalog.security": "OAUTH2", "iceberg.rest-catalog.oauth2.token": lake.token}
     with trino_server(lake.folder, {"iceberg.rest-catalog.uri": lake.url, **store}) as server:
         for name in names:
             yield server.query(f'SELECT * FROM {CATALOG}."{NAMESPACE}"."{name}"')
