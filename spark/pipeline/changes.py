@@ -4,17 +4,26 @@ A key stays in one partition as long as the topic does not grow, and there offse
 partitions timestamps do. In mode `changelog` the values are envelopes of Debezium, whose `after` is the row.
 """
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from anabranch.spark.pipeline.decode import Decoding
 from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.sections import KeyedRows
 
 IDENTITY_COLUMNS = ("topic", "key")
 """Columns whose values only one row of a table with keys has."""
+VERSION_COLUMNS = (*IDENTITY_COLUMNS, "partition", "offset", "timestamp")
+"""The same of a table with history."""
 UNIQUE = "anabranch.unique"
 """Property of a table with keys: names of those columns."""
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+"""Columns of a table with history."""
+IS_DELETED, DELETED_AT = "deleted", "deleted_at"
+"""Columns of a table that marks what is deleted; with history the first only."""
+HAS_ROW = "_anabranch_has_row"
+"""Column of changes of such a table: true if the change has a row, also if it is deleted since."""
 DELETED = "_anabranch_deleted"
 """Column of decoded records: true if the record deletes its row. No field of values may have the name."""
 WRITES, DELETE = ("c", "u", "r"), "d"
@@ -67,15 +76,59 @@ def newest_of_each_key(rows: DataFrame) -> DataFrame:
     return of_partition.groupBy(*IDENTITY_COLUMNS).agg(f.max_by("row", age).alias("row")).select("row.*")
 
 
-def check_mode(place: str, *, is_keyed: bool, was_keyed: bool) -> None:
-    """Raise SettingError for a table that has rows of the other kind of mode."""
-    if is_keyed and not was_keyed:
-        message = "has been appended to, so a key may have several rows already"
-    elif was_keyed and not is_keyed:
-        message = "has one row for each key, and appended records would end that"
-    else:
+def newest_with_last_row(rows: DataFrame) -> DataFrame:
+    """Return the newest record of each topic and key, with the fields of the newest one that has a row."""
+    whole = f.struct(*rows.columns)
+    live = f.when(~f.col(DELETED), whole)
+    spread = rows.repartition(*IDENTITY_COLUMNS)
+    of_partition = spread.groupBy(*IDENTITY_COLUMNS, "partition").agg(
+        f.max_by(whole, "offset").alias("row"), f.max_by(live, f.when(~f.col(DELETED), f.col("offset"))).alias("live")
+    )
+    ages = {name: f.struct(f"{name}.timestamp", f"{name}.offset") for name in ("row", "live")}
+    # A struct of nulls would count as an age.
+    ages["live"] = f.when(f.col("live").isNotNull(), ages["live"])
+    found = of_partition.groupBy(*IDENTITY_COLUMNS).agg(
+        *(f.max_by(name, age).alias(name) for name, age in ages.items())
+    )
+    has_row = f.col("live").isNotNull()
+    own = {*VERSION_COLUMNS, "headers", IS_DELETED, DELETED_AT, DELETED}
+
+    def column(name: str) -> Column:
+        of_row = f.col("row").getField(name)
+        return of_row if name in own else f.when(has_row, f.col("live").getField(name)).otherwise(of_row)
+
+    return found.select(*(column(name).alias(name) for name in rows.columns), has_row.alias(HAS_ROW))
+
+
+def changes_of(rows: DataFrame, keyed: KeyedRows) -> DataFrame:
+    """Return what is merged into a table of good records."""
+    if keyed is KeyedRows.HISTORY:
+        return rows
+    return newest_with_last_row(rows) if keyed is KeyedRows.MARKED else newest_of_each_key(rows)
+
+
+def unique_columns(keyed: KeyedRows | None) -> str | None:
+    """Return the property `UNIQUE` of a table; None without keys."""
+    if keyed is None:
+        return None
+    return ", ".join(VERSION_COLUMNS if keyed is KeyedRows.HISTORY else IDENTITY_COLUMNS)
+
+
+def check_mode(place: str, keyed: KeyedRows | None, found: str | None) -> None:
+    """Raise SettingError for a table, with the property `UNIQUE` as found, that has rows of another kind of mode."""
+    wanted = unique_columns(keyed)
+    if wanted == found:
         return
-    raise SettingError("table.mode", f"{place} {message}; use another table, and a new checkpoint")
+    if found is None:
+        message = "has been appended to, so a key may have several rows already"
+    elif wanted is None:
+        message = "has one row for each key, and appended records would end that"
+    elif keyed is KeyedRows.HISTORY:
+        message = "has one row for each key, of which the former ones are not known"
+    else:
+        message = "has the history of each key, and so several rows"
+    setting = "table.mode" if None in {found, wanted} else "table.history"
+    raise SettingError(setting, f"{place} {message}; use another table, and a new checkpoint")
 
 
 def _has_map(kind: DataType) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
+from anabranch.spark.pipeline.changes import DELETED, HAS_ROW, UNIQUE, check_mode, unique_columns
 from anabranch.spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of, unfit
+from anabranch.spark.pipeline.history import HistoryMerge
 from anabranch.spark.pipeline.layout import TableLayout
 from anabranch.spark.pipeline.merge import (
     CHANGE,
@@ -21,6 +22,7 @@ from anabranch.spark.pipeline.merge import (
     MERGE_TRIES,
     Merge,
     Newer,
+    TableMerge,
     has_new_fields,
     java_of,
     newer,
@@ -31,6 +33,7 @@ from anabranch.spark.pipeline.merge import (
 )
 from anabranch.spark.pipeline.names import quoted
 from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.sections import KeyedRows
 
 LOG_AGE = "delta.logRetentionDuration"
 FILE_AGE = "delta.deletedFileRetentionDuration"
@@ -80,8 +83,8 @@ class DeltaTable:
     target_file_bytes: int
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the writer."""
-    is_keyed: bool = False
-    """True if each topic and key has one row."""
+    keyed: KeyedRows | None = None
+    """Rows of each topic and key, if it has keys."""
 
     @property
     def place(self) -> str:
@@ -96,12 +99,7 @@ class DeltaTable:
 
     def committed(self, query_id: str) -> int:
         """Return the query's number in the log's newest state."""
-        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - the transactions have no Python interface
-        session = self.spark._jsparkSession  # noqa: SLF001 - as above
-        nothing = jvm.scala.Option.empty()
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.location)
-        snapshot = log.update(False, nothing, nothing)
-        found = snapshot.transactions().get(query_id)
+        found = self._snapshot().transactions().get(query_id)
         return int(found.get()) if found.isDefined() else -1
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
@@ -114,7 +112,7 @@ class DeltaTable:
 
     def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge changes as one version. Delta skips it if it has it already. Raises PipelineError."""
-        columns = rows.drop(DELETED)
+        columns = rows.drop(DELETED, HAS_ROW)
         if not self.exists() or has_new_fields(columns.schema, self.read().schema):
             # Creates the table, or adds what it lacks.
             self._writer(columns.limit(0)).save(self.location)
@@ -122,15 +120,24 @@ class DeltaTable:
         session = rows.sparkSession
         settings = {f"{TRANSACTION}.txnAppId": query_id, f"{TRANSACTION}.txnVersion": str(batch_id)}
         for _ in range(MERGE_TRIES):
+            version = self._version()
+            merge: TableMerge
+            if self.keyed is KeyedRows.HISTORY:
+                table = self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
+                merge = HistoryMerge.of(rows, table.schema, table)
+            else:
+                merge = Merge.of(rows, self.read().schema, newer)
             try:
                 with session_settings(session, settings):
-                    merge = Merge.of(rows, self.read().schema, newer)
                     merge.run(self._table(session).merge, "execute", row_of(TABLE))
             except Exception as error:
                 if OVERTAKEN.isdisjoint(java_classes(error)):
                     raise
             else:
-                return
+                if self.keyed is not KeyedRows.HISTORY or self._version() <= version + 1:
+                    return
+                # Another writer has committed meanwhile. Its versions and these are put in order by a further commit.
+                settings = {}
         raise PipelineError(overtaken(self.location, batch_id))
 
     def remove(self, records: DataFrame) -> None:
@@ -203,8 +210,18 @@ class DeltaTable:
 
     def frozen(self) -> DataFrame:
         """Return the version that is the newest one now."""
-        newest = self.spark.sql(f"DESCRIBE HISTORY {self._sql_name} LIMIT 1").select("version").collect()[0][0]
-        return self.spark.read.format("delta").option("versionAsOf", newest).load(self.location)
+        return self.spark.read.format("delta").option("versionAsOf", self._version()).load(self.location)
+
+    def _snapshot(self) -> Any:
+        """Return the log's newest state."""
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - the transactions have no Python interface
+        session = self.spark._jsparkSession  # noqa: SLF001 - as above
+        nothing = jvm.scala.Option.empty()
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.location)
+        return log.update(False, nothing, nothing)
+
+    def _version(self) -> int:
+        return int(self._snapshot().version())
 
     def _table(self, session: SparkSession) -> Any:
         """Return the table in Java, under its alias."""
@@ -264,9 +281,9 @@ class DeltaTable:
 
     def _check_mode(self) -> None:
         """Raise SettingError if the table has rows that another mode has written."""
-        was_keyed = UNIQUE in self._known_properties()
-        if was_keyed != self.is_keyed and not self.read().isEmpty():
-            check_mode(self.location, is_keyed=self.is_keyed, was_keyed=was_keyed)
+        found = self._known_properties().get(UNIQUE)
+        if found != unique_columns(self.keyed) and not self.read().isEmpty():
+            check_mode(self.location, self.keyed, found)
 
     def _writer(self, rows: DataFrame) -> DataFrameWriter:
         # Delta takes its own properties from the options of the write that creates the table, and only from that.
@@ -278,9 +295,10 @@ class DeltaTable:
     @property
     def _properties(self) -> Mapping[str, str]:
         """Properties of the table: those of the file, and those that a table with keys needs."""
-        if not self.is_keyed:
+        unique = unique_columns(self.keyed)
+        if unique is None:
             return self.layout.properties
-        return {MARKED_ROWS: "true", UNIQUE: ", ".join(IDENTITY_COLUMNS), **self.layout.properties}
+        return {MARKED_ROWS: "true", UNIQUE: unique, **self.layout.properties}
 
     @property
     def _partitions(self) -> list[str]:

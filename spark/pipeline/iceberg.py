@@ -17,8 +17,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
+from anabranch.spark.pipeline.changes import DELETED, HAS_ROW, UNIQUE, check_mode, unique_columns
 from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, SettingError, java_classes, unfit
+from anabranch.spark.pipeline.history import HistoryMerge
 from anabranch.spark.pipeline.iceberg_layout import (
     LayoutChange,
     apply_change,
@@ -37,6 +38,7 @@ from anabranch.spark.pipeline.merge import (
     BucketFunction,
     Merge,
     Newer,
+    TableMerge,
     fitted_rows,
     has_new_fields,
     java_of,
@@ -48,6 +50,7 @@ from anabranch.spark.pipeline.merge import (
 )
 from anabranch.spark.pipeline.names import quoted
 from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.sections import KeyedRows
 from anabranch.spark.pipeline.settings import PipelineSettings
 
 QUERY_ID = "anabranch.query-id"
@@ -98,14 +101,19 @@ class IcebergTable:
     files_min: int
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the writer."""
-    is_keyed: bool = False
-    """True if each topic and key has one row."""
+    keyed: KeyedRows | None = None
+    """Rows of each topic and key, if it has keys."""
     _is_there: bool = False
 
     @property
     def place(self) -> str:
         """Name of the table."""
         return self.name
+
+    @property
+    def is_keyed(self) -> bool:
+        """True if it is merged into."""
+        return self.keyed is not None
 
     def exists(self) -> bool:
         """Return whether the first micro-batch has created the table."""
@@ -137,17 +145,23 @@ class IcebergTable:
     def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge changes as one snapshot with the identifiers in its summary. Raises AnotherDriver and PipelineError."""
         if not self.exists():
-            self._create(rows.drop(DELETED))
+            self._create(rows.drop(DELETED, HAS_ROW))
         self._ensure_properties()
-        columns = self._add_columns(rows.drop(DELETED).schema)
+        columns = self._add_columns(rows.drop(DELETED, HAS_ROW).schema)
         settings = {
             STAGE_ID: _stage_id(query_id, batch_id),
             f"{SNAPSHOT_PROPERTY}{QUERY_ID}": query_id,
             f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
         }
-        merge = Merge.of(rows, columns, newer, self.bucket_functions())
-        name = quoted(self.name)
+        name, buckets = quoted(self.name), self.bucket_functions()
         for _ in range(MERGE_TRIES):
+            merge: TableMerge
+            base = None
+            if self.keyed is KeyedRows.HISTORY:
+                base = _snapshot_id(self.load())
+                merge = HistoryMerge.of(rows, columns, self._as_of(base), buckets)
+            else:
+                merge = Merge.of(rows, columns, newer, buckets)
             try:
                 with session_settings(rows.sparkSession, settings):
                     merge.run(lambda changes, on: changes.mergeInto(name, on), "merge", row_of(name))
@@ -155,7 +169,7 @@ class IcebergTable:
                 if OVERTAKEN in java_classes(error):
                     continue
                 raise
-            if self.publish(query_id, batch_id):
+            if self.publish(query_id, batch_id, base):
                 return
         raise PipelineError(overtaken(self.name, batch_id))
 
@@ -167,10 +181,11 @@ class IcebergTable:
         same = java_of(same_place(row_of(name), CHANGE))
         java_of(records.alias(CHANGES)).mergeInto(name, same).whenMatched().delete().merge()
 
-    def publish(self, query_id: str, batch_id: int) -> bool:
+    def publish(self, query_id: str, batch_id: int, base: int | None = None) -> bool:
         """Make the staged micro-batch current. Raises AnotherDriver if another driver's is.
 
-        Returns False if it was a merge, and another writer has committed since it was staged.
+        Returns False if it was a merge, and another writer has committed since it was staged, or since the snapshot
+        `base`, which it was made of.
         """
         table, stage_id = self.load(), _stage_id(query_id, batch_id)
         if _committed(table, query_id) >= batch_id:
@@ -182,8 +197,8 @@ class IcebergTable:
                 f"{self.name}: micro-batch {batch_id} was not staged; was the table's property {STAGING} unset, or the "
                 f"driver suspended until it expired?"
             )
-        current = table.currentSnapshot()
-        if self.is_keyed and staged.parentId() != (None if current is None else current.snapshotId()):
+        current = _snapshot_id(table)
+        if self.is_keyed and (staged.parentId() != current or base not in (None, current)):
             # Iceberg itself refuses only those that replace rows. One that only adds may add a key twice.
             return False
         transaction = table.newTransaction()
@@ -275,10 +290,12 @@ class IcebergTable:
 
     def frozen(self) -> DataFrame:
         """Return the snapshot that is the current one now."""
-        snapshot = self.load().currentSnapshot()
-        if snapshot is None:
+        return self._as_of(_snapshot_id(self.load()))
+
+    def _as_of(self, snapshot_id: int | None) -> DataFrame:
+        if snapshot_id is None:
             return self.read().limit(0)
-        return self.spark.read.option("versionAsOf", snapshot.snapshotId()).table(self.name)
+        return self.spark.read.option("versionAsOf", snapshot_id).table(self.name)
 
     def bucket_functions(self) -> tuple[BucketFunction, ...]:
         """Return the functions of the key that the table is partitioned by."""
@@ -346,7 +363,7 @@ class IcebergTable:
         return found
 
     def _keyed_properties(self) -> dict[str, str]:
-        return {**KEYED_PROPERTIES, UNIQUE: ", ".join(IDENTITY_COLUMNS)}
+        return {**KEYED_PROPERTIES, UNIQUE: unique_columns(self.keyed) or ""}
 
     def _plan_layout(self, columns: StructType) -> LayoutChange:
         """Return what gives an existing table the layout of the file. Raises SettingError."""
@@ -366,8 +383,7 @@ class IcebergTable:
         """Raise SettingError if the table, which exists, has rows that another mode has written."""
         table = self.load()
         if table.currentSnapshot() is not None:
-            was_keyed = table.properties().get(UNIQUE) is not None
-            check_mode(self.name, is_keyed=self.is_keyed, was_keyed=was_keyed)
+            check_mode(self.name, self.keyed, table.properties().get(UNIQUE))
 
     def _add_columns(self, columns: StructType) -> StructType:
         """Add the columns and fields that the table lacks. Returns all that it has then."""
@@ -396,6 +412,12 @@ class IcebergTable:
 
     def _session(self) -> Any:
         return self.spark._jsparkSession  # noqa: SLF001 - as above
+
+
+def _snapshot_id(table: Any) -> int | None:
+    """Return the id of a loaded table's current snapshot; None for an empty table."""
+    current = table.currentSnapshot()
+    return None if current is None else int(current.snapshotId())
 
 
 def _before(age: timedelta) -> int:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS
+from anabranch.spark.pipeline.changes import DELETED, DELETED_AT, HAS_ROW, IDENTITY_COLUMNS, IS_DELETED
 from anabranch.spark.pipeline.names import quoted
 
 BOUNDED = (BinaryType, ByteType, ShortType, IntegerType, LongType, StringType, DateType)
@@ -98,6 +98,16 @@ class BucketFunction:
         return f.call_function(self.name, f.lit(self.width), _field(row(first), fields))
 
 
+class TableMerge(Protocol):
+    """A merge into a table."""
+
+    def run(self, begin: Callable[[Any, Any], Any], end: str, old: Row) -> None:
+        """Merge into a table, whose columns `old` gives.
+
+        `begin` returns the merge of Java for the changes and the condition, and `end` is its method that runs it.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
     """A merge of changed rows into a table of the same columns."""
@@ -112,20 +122,33 @@ class Merge:
         cls, rows: DataFrame, table: StructType, newer: Newer = newer, buckets: tuple[BucketFunction, ...] = ()
     ) -> "Merge":
         """Return the merge of rows that may lack some of the table's columns and fields."""
-        return cls(fitted_rows(rows, table, DELETED), buckets, newer)
+        marks = [HAS_ROW] if HAS_ROW in rows.columns else []
+        return cls(fitted_rows(rows, table, DELETED, *marks), buckets, newer)
 
     def run(self, begin: Callable[[Any, Any], Any], end: str, old: Row) -> None:
-        """Merge into a table, whose columns `old` gives.
-
-        `begin` returns the merge of Java for the changes and the condition, and `end` is its method that runs it.
-        """
+        """Merge into a table, as `TableMerge` says."""
         same_row = (old(name) == CHANGE(name) for name in IDENTITY_COLUMNS)
         condition = _all([*same_row, *bounds_of(self.rows, self.buckets, old)])
         is_newer = self.newer(old, CHANGE)
         merge = begin(java_of(self.rows.alias(CHANGES)), java_of(condition))
-        merge = merge.whenMatched(java_of(is_newer & CHANGE(DELETED))).delete()
+        if HAS_ROW in self.rows.columns:
+            # What is deleted keeps its fields.
+            own = assigned(
+                self.rows.sparkSession, "partition", "offset", "timestamp", "headers", IS_DELETED, DELETED_AT
+            )
+            merge = merge.whenMatched(java_of(is_newer & ~CHANGE(HAS_ROW))).update(own)
+            is_row = f.lit(True)
+        else:
+            merge = merge.whenMatched(java_of(is_newer & CHANGE(DELETED))).delete()
+            is_row = ~CHANGE(DELETED)
         merge = merge.whenMatched(java_of(is_newer)).updateAll()
-        getattr(merge.whenNotMatched(java_of(~CHANGE(DELETED))).insertAll(), end)()
+        getattr(merge.whenNotMatched(java_of(is_row)).insertAll(), end)()
+
+
+def assigned(session: SparkSession, *names: str) -> Any:
+    """Return what gives a table's columns the values of the rows that are merged, for Java's `update`."""
+    utils: Any = session.sparkContext._jvm  # noqa: SLF001 - as below
+    return utils.PythonUtils.toScalaMap({quoted(name, whole=True): java_of(CHANGE(name)) for name in names})
 
 
 def java_of(each: Any) -> Any:

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.spark.pipeline.changes import DELETED, newest_of_each_key
+from anabranch.spark.pipeline.changes import DELETED, changes_of
 from anabranch.spark.pipeline.decode import RecordDecoder, RecordDecoding
 from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, UnusableSchema, reason_of
 from anabranch.spark.pipeline.merge import PLACE_COLUMNS, newer_letter
@@ -131,7 +131,9 @@ def _append(
 def _merge(table: LakehouseTable, pipeline: PipelineSettings, good: DataFrame) -> None:
     # A number of its own: a merge that a table skips, because it has the number, would not be noticed.
     number = max(table.committed(REPLAYS) + 1, time.time_ns() // 1_000_000)
-    with persisted(newest_of_each_key(good.select(*table_columns(good, pipeline), DELETED))) as changes:
+    keyed = pipeline.table.keyed_rows
+    assert keyed is not None, "or they are appended"
+    with persisted(changes_of(good.select(*table_columns(good, pipeline), DELETED), keyed)) as changes:
         table.merge(changes, REPLAYS, number, newer_letter)
     if table.committed(REPLAYS) != number:
         raise AnotherDriver(FASTER.format(table.place))

@@ -108,6 +108,17 @@ class TableMode(StrEnum):
         return self is not TableMode.APPEND
 
 
+class KeyedRows(StrEnum):
+    """Rows that a table with keys has of each topic and key."""
+
+    NEWEST = "newest"
+    """That of the newest record; none, if that deletes it."""
+    MARKED = "marked"
+    """That of the newest record with one; `deleted` tells whether a later one deletes it."""
+    HISTORY = "history"
+    """One for each record, with the time in which it was the newest."""
+
+
 class PartitionPeriod(StrEnum):
     """Period of event time that one partition of the table covers."""
 
@@ -297,6 +308,11 @@ class TableSection(Section):
     mode: TableMode = TableMode.APPEND
     """`append`: each record is a row. iceberg, delta: `upsert`: each topic and key has one row, of its newest record,
     and a record without a value deletes it; `changelog`: the same from Debezium's envelopes."""
+    deletes: Literal["remove", "mark"] = "remove"
+    """With keys: `remove` deletes the row; `mark` keeps it, with `deleted` and `deleted_at`."""
+    history: bool = False
+    """With keys: a row for each record, with `valid_from`, `valid_to`, `is_current` and `deleted` (a slowly changing
+    dimension of type 2)."""
     name: str | None = None
     """iceberg: `catalog.namespace.table`. With `{topic}` in it, such as `lake.db.{topic}`, each topic has a table of
     its own."""
@@ -323,6 +339,15 @@ class TableSection(Section):
     existing table gets them at the next start."""
     options: Options = {}
     """Options of the writer, such as `compression` for Parquet."""
+
+    @property
+    def keyed_rows(self) -> KeyedRows | None:
+        """Rows of each topic and key; None for a table without keys."""
+        if not self.mode.is_keyed:
+            return None
+        if self.history:
+            return KeyedRows.HISTORY
+        return KeyedRows.MARKED if self.deletes == "mark" else KeyedRows.NEWEST
 
     @property
     def time_column(self) -> str:
@@ -367,6 +392,10 @@ class TableSection(Section):
             (parquet and self.mode.is_keyed, "mode",
              "needs a table of format iceberg or delta: Spark's file sink only appends"),
         )  # fmt: skip
+        if not self.mode.is_keyed:
+            yield from self.without_effect(f"with mode = '{self.mode}' nothing is deleted", "deletes", "history")
+        elif self.history:
+            yield from self.without_effect("with history a deletion is a version of its own", "deletes")
         if parquet:
             yield from self.without_effect(SMALL_FILES, "target_file_bytes")
         yield from property_problems(self.format, self.properties)

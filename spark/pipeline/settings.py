@@ -16,6 +16,7 @@ from anabranch.spark.pipeline.sections import (
     CompactionSection,
     DeadLetterSection,
     DecodeSection,
+    KeyedRows,
     LatePolicy,
     MaintenanceSection,
     OperationsSection,
@@ -132,7 +133,11 @@ class PipelineSettings(Section):
             "data": self.decode.format != "none",
             "event_time": self.table.event_time is not None,
         }
-        return ["topic", "partition", "offset", "timestamp", "key", "headers", *(name for name in named if named[name])]
+        marks = {KeyedRows.MARKED: ("deleted", "deleted_at"),
+                 KeyedRows.HISTORY: ("deleted", "valid_from", "valid_to", "is_current")}  # fmt: skip
+        own = ["topic", "partition", "offset", "timestamp", "key", "headers"]
+        keyed = self.table.keyed_rows
+        return [*own, *(() if keyed is None else marks.get(keyed, ())), *(name for name in named if named[name])]
 
     @property
     def places(self) -> Mapping[str, str]:

@@ -6,12 +6,21 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.spark.pipeline.changes import DELETED, check_key, without_envelopes
+from anabranch.spark.pipeline.changes import (
+    DELETED,
+    DELETED_AT,
+    IS_CURRENT,
+    IS_DELETED,
+    VALID_FROM,
+    VALID_TO,
+    check_key,
+    without_envelopes,
+)
 from anabranch.spark.pipeline.columns import filtered, shaped, top_level_columns
 from anabranch.spark.pipeline.decode import Decoding, RecordDecoding
 from anabranch.spark.pipeline.errors import SettingError, reason_of
 from anabranch.spark.pipeline.layout import IDENTITY
-from anabranch.spark.pipeline.sections import TableFormat, TableMode
+from anabranch.spark.pipeline.sections import KeyedRows, TableFormat, TableMode
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.pipeline.watermark import duration_us
@@ -113,6 +122,9 @@ def table_columns(records: DataFrame, pipeline: PipelineSettings) -> list[Column
     key = "key" if pipeline.key.format == "none" else DECODED_KEY
     columns = [f.col(key).alias("key") if name == "key" else f.col(name) for name in names]
     data_at = len(columns)
+    marks = {name: column.alias(name) for name, column in _marks(pipeline.table.keyed_rows).items()}
+    names += marks
+    columns += marks.values()
     if pipeline.table.event_time is not None:
         names.append(EVENT_TIME)
         columns.append(f.col(EVENT_TIME))
@@ -127,6 +139,16 @@ def table_columns(records: DataFrame, pipeline: PipelineSettings) -> list[Column
         data = top_level_columns(records.schema["data"].dataType, names) if is_top_level else [f.col("data")]
         columns[data_at:data_at] = data
     return columns
+
+
+def _marks(keyed: KeyedRows | None) -> dict[str, Column]:
+    """Return the columns that say which rows of a key are deleted, or were the newest when."""
+    deleted, time = f.col(DELETED), f.col("timestamp")
+    if keyed is KeyedRows.HISTORY:
+        # A merge knows the versions around each.
+        never = f.lit(None).cast("timestamp")
+        return {IS_DELETED: deleted, VALID_FROM: time, VALID_TO: never, IS_CURRENT: f.lit(True)}
+    return {IS_DELETED: deleted, DELETED_AT: f.when(deleted, time)} if keyed is KeyedRows.MARKED else {}
 
 
 def dead_letter_columns(decoding: RecordDecoding, batch_id: Column) -> list[Column]:

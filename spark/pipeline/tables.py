@@ -104,9 +104,7 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
     if settings.format == "iceberg":
         shared = (settings.target_file_bytes, pipeline.compaction.files_min)
         return (
-            IcebergTable(
-                spark, settings.name or "", pipeline.layout, *shared, settings.options, settings.mode.is_keyed
-            ),
+            IcebergTable(spark, settings.name or "", pipeline.layout, *shared, settings.options, settings.keyed_rows),
             IcebergTable(spark, pipeline.dead_letter_place, TableLayout(), *shared),
         )
     if settings.format == "delta":
@@ -117,7 +115,7 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
                 pipeline.layout,
                 settings.target_file_bytes,
                 settings.options,
-                settings.mode.is_keyed,
+                settings.keyed_rows,
             ),
             DeltaTable(spark, pipeline.dead_letter_place, TableLayout(), settings.target_file_bytes),
         )

@@ -12,12 +12,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.spark.pipeline.changes import DELETED, newest_of_each_key
+from anabranch.spark.pipeline.changes import DELETED, changes_of
 from anabranch.spark.pipeline.decode import RecordDecoder, RecordDecoding
 from anabranch.spark.pipeline.deletions import DeletionStore
 from anabranch.spark.pipeline.errors import AnotherDriver, UnusableSchema
 from anabranch.spark.pipeline.schema_store import SchemaStore
-from anabranch.spark.pipeline.sections import LatePolicy
+from anabranch.spark.pipeline.sections import KeyedRows, LatePolicy
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import (
     dead_letter_columns,
@@ -111,7 +111,7 @@ class TableWriter:
         """Take a micro-batch that has no records for the table."""
         if (watermarks := self._watermarks()) is not None:
             watermarks.write(batch_id, None)
-        if self.pipeline.table.mode.is_keyed:
+        if self.pipeline.table.keyed_rows is KeyedRows.NEWEST:
             self._deletions.skip(batch_id)
 
     def compact(self) -> int:
@@ -153,14 +153,19 @@ class TableWriter:
         return seen.get
 
     def _merge(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
-        """Merge the newest good record of each key. Returns the metrics of all."""
+        """Merge the good records. Returns the metrics of all."""
         good = records.filter(f.col("error").isNull()).select(*table_columns(records, self.pipeline), DELETED)
+        keyed = self.pipeline.table.keyed_rows
+        assert keyed is not None, "or they are appended"
         # Both are read several times.
-        with persisted(records), persisted(newest_of_each_key(good)) as newest:
+        with persisted(records), persisted(changes_of(good, keyed)) as changes:
             found = records.agg(*metrics, f.max(DELETED).alias(DELETED)).collect()[0].asDict()
-            with persisted(self._deletions.without_older(newest, batch_id)) as changes:
-                self._deletions.write(newest, records, batch_id, deletes=bool(found[DELETED]))
+            if keyed is not KeyedRows.NEWEST:  # the table remembers what is deleted
                 self.table.merge(changes, query_id, batch_id)
+                return found
+            with persisted(self._deletions.without_older(changes, batch_id)) as left:
+                self._deletions.write(changes, records, batch_id, deletes=bool(found[DELETED]))
+                self.table.merge(left, query_id, batch_id)
         return found
 
     def _append_dead_letters(self, records: DataFrame, decoding: RecordDecoding, query_id: str, batch_id: int) -> None:
