@@ -215,6 +215,23 @@ DASHBOARDS: Final = (
                     rate("anabranch_manifest_failures_total", "manifests failed", "job"),
                 ],
             ),
+            Panel("Tables: lag", "s", [value("anabranch_table_lag_seconds", "{{table}}")]),
+            Panel(
+                "Tables: rows",
+                "ops",
+                [
+                    rate("anabranch_tables_rows_total", "appended", "job"),
+                    rate("anabranch_tables_error_rows_total", "of these with an error", "job"),
+                ],
+            ),
+            Panel(
+                "Tables: work",
+                "short",
+                [
+                    rate("anabranch_tables_worker_cpu_seconds_total", "{{instance}}: cores of the process of columns"),
+                    rate("anabranch_tables_rounds_failed_total", "{{instance}}: rounds failed a second"),
+                ],
+            ),
         ),
     ),
     Dashboard(
