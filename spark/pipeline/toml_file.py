@@ -68,8 +68,10 @@ def located(error: PipelineError, path: Path) -> str:
 
 def line_of(text: str, path: Sequence[str]) -> int:
     """Return the line of a setting from 1, or of the nearest section above it that is in the file."""
+    path = _flat(path)
     best, best_depth = 1, 0
-    for number, found in _settings(text):
+    for number, names in _settings(text):
+        found = _flat(names)
         depth = 0
         for wanted, name in zip(path, found, strict=False):
             if wanted != name:
@@ -78,6 +80,11 @@ def line_of(text: str, path: Sequence[str]) -> int:
         if depth == len(found) and depth > best_depth:
             best, best_depth = number, depth
     return best
+
+
+def _flat(names: Sequence[str]) -> list[str]:
+    """Return names without dots in them: a setting of a field does not tell where its own name ends."""
+    return [part for name in names for part in name.split(".")]
 
 
 def _settings(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:

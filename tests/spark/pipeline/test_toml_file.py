@@ -163,6 +163,24 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
             "kind = 'direct'\n[operations]\nconsumer_group = 'g'\n[table]",
             ":8: operations.consumer_group = 'g': needs source.kind = 'kafka'",
         ),
+        (
+            "[table]",
+            "[columns]\nselect = ['a..b']\n[table]",
+            ":7: columns.select.0 = 'a..b': expected a field of the v",
+        ),
+        (
+            "[table]",
+            "[columns]\nselect = ['a']\n[table]",
+            ":7: columns.select: has no effect: decode.format gives values",
+        ),
+        ("[table]", "[columns]\ntop = true\n[table]", ":7: columns.top is not a setting; [columns] takes: top_level,"),
+        ("[table]", "[columns]\nrename = { a = 'b.c' }\n[table]", ":7: columns.rename.a = 'b.c': string should match"),
+        (
+            "[table]",
+            "[decode]\nformat = 'json'\n[decode.encodings]\n'a.b' = 5\n[table]",
+            ":9: decode.encodings.a.b = 5",
+        ),
+        ("[table]", "[table]\nhistory = true", ":7: table.history = True: has no effect: with mode = 'append'"),
         ("[table]", "[compress]\n[table]", ":6: compress is not a setting; the file takes: name, checkpoint, source"),
     ],
 )
@@ -266,6 +284,17 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PipelineError, match="not valid UTF-8"):
         read_pipeline(tmp_path / "binary.toml")
+
+
+def test_fields_with_dots_in_their_names_have_lines(tmp_path: Path) -> None:
+    text = f"{SMALL}[decode.encodings]\n'place.since' = 'days'\n\"at\" = 'x'\n[spark.conf]\n'spark.a.b' = '1'\n"
+    for setting, line in (
+        ("decode.encodings.place.since", 9), ("decode.encodings.at", 10), ("decode.encodings.other", 8),
+        ("spark.conf.spark.a.b", 12), ("columns.cast.a.b", 1),
+    ):  # fmt: skip
+        (tmp_path / "p.toml").write_text(text)
+        error = SettingError(setting, "wrong")
+        assert located(error, tmp_path / "p.toml") == f"{tmp_path}/p.toml:{line}: {setting}: wrong"
 
 
 def test_an_error_of_a_running_pipeline_names_the_line_of_its_setting(tmp_path: Path) -> None:
