@@ -29,6 +29,7 @@ from anabranch.tables.upkeep import source as source_module
 from anabranch.tables.upkeep import transfers as transfers_module
 from anabranch.tables.upkeep.committer import TableCommitter
 from anabranch.tables.upkeep.service import NotLeader
+from anabranch.tables.upkeep.source import BlockSource, CopiedBlocks, RowsGone
 from anabranch.tables.upkeep.transfers import TableFiles
 from anabranch.tables.upkeep.view import TableView
 from tests.support.events import QUIET, Event, committed_records, delete_topic
@@ -586,3 +587,62 @@ async def test_a_table_without_rows_can_be_read(node: Node, topic: str) -> None:
     assert status is not None
     found = await asyncio.to_thread(read_table, status.metadata_location)
     assert (found.column_names, len(found)) == (["value", "_kafka"], 0)
+
+
+async def test_a_clone_has_a_table_of_its_own_from_the_blocks_of_its_original(node: Node, topic: str) -> None:
+    await created_slowly(node, topic, 2)
+    await sent(node, topic, values(0, 20, 2))
+    clone = f"{topic}-clone"
+    await node.moves.clone(topic, clone)
+    await sent(node, clone, values(20, 30, 2))
+    node.upkeep.tables.hurry(clone)
+    status = await table_has(node, clone)
+    assert records_of(await asyncio.to_thread(read_table, status.metadata_location)) == await consumed(node, clone)
+    assert status.rows == 30
+
+
+async def test_an_object_that_is_replaced_meanwhile_is_looked_up_again(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    for at in range(3):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+    committer = own_committer(node, topic, tmp_path / "own")
+    store = next(iter(node.stores.values()))
+    get = type(store).get
+    replaced: list[str] = []
+
+    async def replace_first(self: Any, key: str, start: int, end: int) -> memoryview:
+        if not replaced and not key.startswith("table/"):
+            replaced.append(key)
+            await node.upkeep.compaction.run_once()
+            await node.upkeep.collector.collect()
+        return await get(self, key, start, end)
+
+    monkeypatch.setattr(type(store), "get", replace_first)
+    await finish(committer)
+    assert await store.writer_id(replaced[0]) is None, "it is gone"
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_records_that_are_lost_while_they_are_read_fail_the_round_only(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    await sent(node, topic, values(10, 20))
+    committer = own_committer(node, topic, tmp_path / "own")
+    copy = BlockSource.copy
+
+    async def lose_first(self: BlockSource, *args: Any, **named: Any) -> CopiedBlocks:
+        await asyncio.to_thread(delete_records, node, topic, 15)
+        await node.upkeep.collector.collect()
+        return await copy(self, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockSource, "copy", lose_first)
+        with pytest.raises(RowsGone, match=r"offset 0 of \[0, 20\) is in no object any more"):
+            await committer.run()
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
+    assert len(await rows(committer)) == 5
