@@ -265,7 +265,7 @@ def test_queries_name_the_table_and_the_node(console: ConsolePage) -> None:
     command = page.locator(".command code")
     uri = f"{console.base}/iceberg"
     for engine, parts in {
-        "Spark": [uri, "anabranch.default.`web-shop.orders`", '.token", "TOKEN"'],
+        "Spark": [uri, "anabranch.default.`web-shop.orders`", '_2.13:1.12.0")', '.token", "TOKEN"'],
         "pyiceberg": [uri, '("default", "web-shop.orders")', 'token="TOKEN"'],
         "DuckDB": [uri, 'anabranch."default"."web-shop.orders"', "TOKEN 'TOKEN'"],
         "Polars": [uri, "polars.scan_iceberg", '("default", "web-shop.orders")'],
@@ -284,13 +284,14 @@ def test_queries_reach_the_catalog_as_the_documentation_says(console: ConsolePag
     page = console.open("tables/orders")
     command = page.locator(".command code")
     documented = "".join(path.read_text() for path in (Path(__file__).parents[2] / "docs").glob("tables*.md"))
-    for engine in ("Spark", "pyiceberg", "DuckDB", "Polars"):
+    for engine in ("Spark", "pyiceberg", "DuckDB", "Polars", "Trino"):
         page.get_by_label("Engine").select_option(engine)
         query = command.inner_text().replace(console.base, "http://127.0.0.1:9644")
         (line,) = (each.strip() for each in query.splitlines() if "127.0.0.1:9644" in each)
         assert line in documented
-    page.get_by_label("Engine").select_option("Trino")
     expect(command).to_contain_text("fs.native-s3.enabled=true")
+    page.get_by_label("Engine").select_option("Spark")
+    expect(command).to_contain_text(",org.apache.iceberg:iceberg-aws-bundle:1.12.0")
 
 
 def test_a_table_is_enabled_seen_and_dropped(console: ConsolePage, node: NodeProcess) -> None:
@@ -302,7 +303,10 @@ def test_a_table_is_enabled_seen_and_dropped(console: ConsolePage, node: NodePro
     dialog.get_by_role("button", name="Show the plan").click()
     dialog.get_by_role("button", name="Change", exact=True).click()
     page.get_by_role("link", name="Queries, schema and snapshots").click()
-    expect(page.get_by_text("The table has no commit yet.")).to_be_visible()
+    expect(page.get_by_text("The table has no rows yet.")).to_be_visible()
+    expect(page.get_by_text("There are no snapshots.")).to_be_visible()  # from its first commit on
+    expect(page.get_by_text("There are no files.")).to_be_visible()
+    expect(page.get_by_role("row", name="_kafka")).to_be_visible()
     assert console.violations() == []
     page.get_by_role("navigation", name="Path").get_by_role("link", name="Tables").click()
     expect(page.get_by_role("row", name="plain")).to_contain_text("none yet")

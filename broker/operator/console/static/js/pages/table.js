@@ -76,7 +76,7 @@ function Summary({ table }) {
         ["Files", number(table.files), bytes(table.bytes)],
         ["Lag", number(table.lag), table.lag > 0 && table.lag_ms !== null ? `the first waits for ${duration(table.lag_ms)}` : "offsets that are not in it yet"],
         ["Errors", number(table.error_rows), "rows that were not decoded"],
-        ["Last commit", table.committed_ms === null ? "none yet" : html`<${Time} at_ms=${table.committed_ms} />`, `${count(table.version, "commit")} in all`],
+        ["Last snapshot", table.committed_ms === null ? "none yet" : html`<${Time} at_ms=${table.committed_ms} />`, `${count(table.version, "commit")} in all`],
       ]}
     />
     <p class="note">
@@ -85,9 +85,9 @@ function Summary({ table }) {
       ${table.committer !== null && html`Node ${table.committer} commits it. `}
       ${table.table_id && html`Table id <code>${table.table_id}</code>`}
     </p>
-    ${table.version === 0 &&
-    html`<${Empty} title="The table has no commit yet.">
-      <p>The first one follows when records are committed, after the topic's <code>table.commit.interval.ms</code>.</p>
+    ${table.snapshot_id === null &&
+    html`<${Empty} title="The table has no rows yet.">
+      <p>They follow when records are committed, after the topic's <code>table.commit.interval.ms</code>.</p>
     <//>`}
   `;
 }
@@ -165,7 +165,9 @@ function Snapshots({ table }) {
   if (found === null) return html`<${Waiting} poll=${poll} />`;
   return html`
     <${PageError} error=${poll.error} retry=${poll.refresh} />
-    <${Table} caption="Snapshots" columns=${SNAPSHOT_COLUMNS} rows=${found.snapshots} rowKey=${(row) => row.version} />
+    ${found.snapshots.length > 0
+      ? html`<${Table} caption="Snapshots" columns=${SNAPSHOT_COLUMNS} rows=${found.snapshots} rowKey=${(row) => row.version} />`
+      : html`<${Empty} title="There are no snapshots." />`}
     ${found.more && html`<${More} what="snapshots" show=${() => setLimit(limit + ROWS)} />`}
   `;
 }

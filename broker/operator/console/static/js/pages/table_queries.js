@@ -1,4 +1,4 @@
-// Queries of a table by engine, ready to be copied. docs/tables.md explains them.
+// Queries of a table by engine, ready to be copied. docs/tables-engines.md says more of each.
 
 /** Return a name as a part of one in SQL: plain if it may be, else in quotes. */
 const sqlName = (name, quote) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `${quote}${name.replaceAll(quote, quote + quote)}${quote}`);
@@ -14,12 +14,12 @@ export const ENGINES = {
   spark: {
     title: "Spark",
     note: "Iceberg's runtime has to be that of your Spark and Scala: this one is for Spark 4.1.",
-    query: ({ uri, name, token }) =>
+    query: ({ uri, name, token, inS3 }) =>
       `from pyspark.sql import SparkSession
 
 spark = (
     SparkSession.builder
-    .config("spark.jars.packages", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
+    .config("spark.jars.packages", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0${inS3 ? ",org.apache.iceberg:iceberg-aws-bundle:1.12.0" : ""}")
     .config("spark.sql.catalog.anabranch", "org.apache.iceberg.spark.SparkCatalog")
     .config("spark.sql.catalog.anabranch.type", "rest")
     .config("spark.sql.catalog.anabranch.uri", "${uri}")${token && `\n    .config("spark.sql.catalog.anabranch.token", "${token}")`}
@@ -42,12 +42,12 @@ FROM anabranch."default".${sqlName(name, '"')} LIMIT 10;`,
   },
   polars: {
     title: "Polars",
-    note: "pip install polars 'pyiceberg[pyarrow]'",
+    note: "pip install polars 'pyiceberg[pyarrow]'. For S3, scan_iceberg takes address and keys as storage_options.",
     query: (of) => `import polars\n${loadCatalog(of)}\nprint(polars.scan_iceberg(catalog.load_table(${pythonName(of.name)})).head(10).collect())`,
   },
   trino: {
     title: "Trino",
-    note: "The properties belong in etc/catalog/anabranch.properties; for S3, s3.region too.",
+    note: "The properties belong in etc/catalog/anabranch.properties; for S3, s3.region and keys too.",
     query: ({ uri, name, token, inS3 }) =>
       `connector.name=iceberg
 iceberg.catalog.type=rest

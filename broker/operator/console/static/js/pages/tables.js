@@ -58,7 +58,7 @@ const COLUMNS = [
   { title: "Lag", cell: (row) => html`<${Lag} of=${row} />`, value: (row) => row.lag, numeric: true },
   { title: "Errors", cell: (row) => number(row.error_rows), value: (row) => row.error_rows, numeric: true, wide: true },
   {
-    title: "Last commit",
+    title: "Last snapshot",
     cell: (row) => (row.committed_ms === null ? "none yet" : html`<${Time} at_ms=${row.committed_ms} />`),
     value: (row) => row.committed_ms,
     wide: true,
