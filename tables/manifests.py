@@ -41,8 +41,9 @@ from anabranch.tables.schema import id_of
 from anabranch.tables.snapshots import DataFile, Target
 
 FORMAT_VERSION: Final = 2
-MANIFEST_BYTES_MAX: Final = 8 << 20
-"""Size from which a manifest is complete: Iceberg's `commit.manifest.target-size-bytes`."""
+MANIFEST_BYTES_MAX: Final = 2 << 20
+"""Size from which a manifest is complete: some thousand files. A removal rewrites it, which takes up to a second, and
+would take the longer the larger it is; Iceberg's default is 8 MiB."""
 _CODEC: Final = "deflate"
 
 
