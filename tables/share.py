@@ -1,7 +1,8 @@
 """Columns of a share of a table: the rows of some blocks of one partition, as a Parquet file.
 
 The file depends on the share alone, so one that is made again is the same. Memory is bounded by the sizes of a read, of
-a batch's decompressed records, of some thousand rows, and of a row group.
+a batch's decompressed records, of a slice of some thousand rows, and of a row group. A record of more than
+`RECORD_BYTES_MAX` is a row with an error, and without its contents: a small batch may be decompressed to 128 MiB.
 """
 
 import mmap
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anabranch.s3stream.object.format import IndexEntry
 from anabranch.s3stream.store.recycled import ReadBufferPool
@@ -28,6 +31,12 @@ READ_BYTES_MAX: Final = 4 << 20
 MEMORY_BYTES_MAX: Final = 32 << 20
 """Free memory that is kept for the values of the next read."""
 
+SLICE_BYTES_MAX: Final = 8 << 20
+"""Size of the records that become rows together, unless a single one is larger."""
+RECORD_BYTES_MAX: Final = 16 << 20
+"""Size of a record that a table holds: Parquet's writer needs several times as much, and that of a batch besides."""
+DECODED_BYTES_MAX: Final = 64 << 20
+"""Size of a record's columns; a larger one is not decoded."""
 NOT_DECODED: Final = "decoding it takes more memory or time than there is"
 """Error of a value over which processes have ended."""
 
@@ -60,6 +69,8 @@ def make_share(
             tell((first, last + 1))
             is_raw = any(start <= first < end for start, end in share.raw)
             made = (raw_maker if is_raw else maker).rows(records)
+            if len(records) == 1 and made.nbytes > DECODED_BYTES_MAX:
+                made = raw_maker.rows(records)
             tell(None)
             yield made
 
@@ -67,15 +78,54 @@ def make_share(
 
 
 def _slices(share: Share) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a share in the order of offsets, a limited number at a time."""
+    """Yield the records of a share in the order of offsets, a limited number and size at a time."""
     for records in _records(share):
-        for start in range(0, len(records), ROWS_MAX):
-            some = records.slice(start, ROWS_MAX)
+        ends = np.cumsum(_sizes(records))
+        start = 0
+        while start < len(records):
+            before = int(ends[start - 1]) if start else 0
+            end = int(np.searchsorted(ends, before + SLICE_BYTES_MAX, side="right"))
+            end = min(max(end, start + 1), start + ROWS_MAX)
+            some = records.slice(start, end - start)
+            start = end
             first, last = (some["offset"][at].as_py() for at in (0, -1))
-            if any(start <= last and first < end for start, end in share.careful):
+            if ends[end - 1] - before > RECORD_BYTES_MAX:
+                yield _without_contents(some, int(ends[end - 1]) - before)
+            elif any(begin <= last and first < stop for begin, stop in share.careful):
                 yield from (some.slice(at, 1) for at in range(len(some)))
             else:
                 yield some
+
+
+def _sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the bytes of each record's key, value and headers."""
+    headers = records["headers"]
+    bounds = headers.offsets.to_numpy()
+    inside = headers.values.slice(bounds[0], bounds[-1] - bounds[0])
+    ends = np.concatenate(([0], np.cumsum(sum(_lengths(inside.field(name)) for name in ("key", "value")))))
+    of_headers: npt.NDArray[np.int64] = np.diff(ends[bounds - bounds[0]])
+    return of_headers + _lengths(records["key"]) + _lengths(records["value"])
+
+
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _without_contents(record: pa.RecordBatch, size_bytes: int) -> pa.RecordBatch:
+    """Return a record that is too large as an error."""
+    error = (
+        f"a record of {size_bytes} bytes, and {RECORD_BYTES_MAX} are the most that a table holds: "
+        "its key, value and headers are left out"
+    )
+    columns = {"key": None, "value": None, "headers": None, "error": error}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([columns[field.name]], field.type) if field.name in columns else record[field.name]
+            for field in RECORD_SCHEMA
+        ],
+        schema=RECORD_SCHEMA,
+    )
 
 
 def _records(share: Share) -> Iterator[pa.RecordBatch]:

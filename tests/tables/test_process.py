@@ -23,7 +23,7 @@ from anabranch.tables import process, worker
 from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Asked, Question, Registry, Share
-from anabranch.tables.share import NOT_DECODED
+from anabranch.tables.share import NOT_DECODED, RECORD_BYTES_MAX
 from anabranch.tables.snapshots import Join
 from tests.spark.pipeline.registry_server import running_registry
 from tests.tables import versions
@@ -242,6 +242,20 @@ def test_records_that_are_compressed_very_well_fit_in_memory(tmp_path: Path, col
         bytes(build_batch([Record(None, value, 5)], base_offset=at, compression=Compression.ZSTD)) for at in range(160)
     ]
     assert columns.make(share_of(tmp_path, batches, columns.find(Question(RAW, RAW)))).rows == 160
+
+
+@pytest.mark.parametrize("size", [15 << 20, 100 << 20])
+def test_large_values_fit_in_memory(tmp_path: Path, columns: ColumnProcess, size: int) -> None:
+    """Those of a batch of some KiB: the larger ones are left out, and the others are copied several times."""
+    values = [b'{"n": 1, "s": "' + b"x" * size + b'"}'] * ((110 << 20) // size)
+    schema = {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
+    asked = columns.find(Question(Asked("json", json.dumps(schema).encode()), RAW))
+    batch = build_batch([Record(None, each, 5) for each in values], compression=Compression.ZSTD)
+    share = share_of(tmp_path, [bytes(batch)], asked)
+    first = columns.process_id
+    report = columns.make(share)
+    assert (report.rows, report.errors) == (len(values), len(values) if size > RECORD_BYTES_MAX else 0)
+    assert columns.process_id == first
 
 
 def test_damaged_blocks_are_named(columns: ColumnProcess, share: Share) -> None:

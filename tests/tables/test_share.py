@@ -364,6 +364,50 @@ def test_what_is_raw_is_not_decoded_and_what_is_careful_is_decoded_alone(
     assert {row["_kafka"]["key"] for row in rows} == {b"k"}
 
 
+def test_records_become_rows_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.tables.share.SLICE_BYTES_MAX", 100)
+    records = [Record(None, b"v" * 40, 5)] * 2 + [Record(b"k" * 60, None, 5)] + [Record(None, b"v" * 120, 5)]
+    records += [Record(None, b"v", 5, (("h" * 30, b"x" * 30), ("i", None)))] * 2 + [Record(None, None, 5)]
+    share = share_of(tmp_path, [bytes(build_batch(records))], question(RAW))
+    told: list[tuple[int, int] | None] = []
+    make_share(share, {}, told.append)
+    assert told[::2] == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 7)]
+    assert [row["value"] for row in read_rows(share)] == [each.value for each in records]
+
+
+def test_a_record_that_is_too_large_is_a_row_without_its_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.tables.share.SLICE_BYTES_MAX", 50)
+    monkeypatch.setattr("anabranch.tables.share.RECORD_BYTES_MAX", 100)
+    header = (("h", b"x" * 90),)
+    records = [Record(b"k", b"v" * 99, 5), Record(b"k", b"v" * 100, 5), Record(b"k", None, 6, header)]
+    records += [Record(b"k" * 10, b"v", 7, header), Record(None, b"v", 8)]
+    _, rows = made(share_of(tmp_path, [bytes(build_batch(records))], question(RAW)))
+    error = "and 100 are the most that a table holds: its key, value and headers are left out"
+    assert [row["_kafka"]["error"] for row in rows] == [
+        None,
+        f"a record of 101 bytes, {error}",
+        None,
+        f"a record of 102 bytes, {error}",
+        None,
+    ]
+    assert [row["value"] for row in rows] == [b"v" * 99, None, None, None, b"v"]
+    assert [row["_kafka"]["key"] for row in rows] == [b"k", None, b"k", None, None]
+    assert [bool(row["_kafka"]["headers"]) for row in rows] == [False, False, True, False, False]
+    assert [row["_kafka"]["timestamp"].microsecond for row in rows] == [5000, 5000, 6000, 7000, 8000]
+
+
+def test_a_value_whose_columns_are_too_large_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.tables.share.SLICE_BYTES_MAX", 1)
+    monkeypatch.setattr("anabranch.tables.share.DECODED_BYTES_MAX", 1000)
+    tags = b'{"tags": [' + b'"",' * 400 + b'""]}'
+    batch = bytes(build_batch([Record(None, each, 5) for each in (tags, b'{"n": 1}')]))
+    report, rows = made(share_of(tmp_path, [batch], question(JSON)))
+    assert (report.errors, report.reasons) == (1, [NOT_DECODED])
+    assert (rows[0]["tags"], rows[0]["_kafka"]["value_raw"], rows[1]["n"]) == (None, tags, 1)
+
+
 def test_json_without_a_schema_is_a_column_of_texts(tmp_path: Path) -> None:
     values = [GOOD, None, b"[]", b"\xff", b' {"a": 1}\n', b"{}{}"]
     _, rows = made(
