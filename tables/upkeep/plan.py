@@ -4,8 +4,10 @@
 its snapshots read appends alone.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
 from anabranch.s3stream.catalog.table_values import OffsetBounds, TableFile
@@ -77,7 +79,7 @@ def plan_departure(partitions: Sequence[PartitionFacts], *, cut: Sequence[int]) 
     cuts: list[Rewrite] = []
     for each in partitions:
         start = each.stream.start_offset
-        gone = [file for file in each.files if file.end_offset <= start]
+        gone = list(takewhile(lambda file: file.end_offset <= start, each.files))  # noqa: B023 - used at once
         room = FILES_MAX - len(dropped)
         dropped += gone[:room]
         if len(gone) <= room:
@@ -90,7 +92,8 @@ def plan_departure(partitions: Sequence[PartitionFacts], *, cut: Sequence[int]) 
 def straddling(partition: PartitionFacts) -> TableFile | None:
     """Return the file that the start of the stream lies inside of."""
     start = partition.stream.start_offset
-    return next((file for file in partition.files if file.start_offset < start < file.end_offset), None)
+    at = bisect_left(partition.files, start, key=lambda file: file.start_offset)
+    return partition.files[at - 1] if at and partition.files[at - 1].end_offset > start else None
 
 
 def plan_joins(files: Sequence[TableFile], target_bytes: int) -> Sequence[Rewrite]:
@@ -99,9 +102,11 @@ def plan_joins(files: Sequence[TableFile], target_bytes: int) -> Sequence[Rewrit
     Files of similar size are joined tier by tier, the smallest ones first, so that a row is written about once per
     tier; smaller ones between them are taken along. A file of half of `target_bytes` is not joined again.
     """
+    half = (target_bytes + 1) // 2
+    files = [file for file in files if file.size_bytes < half]  # few of a large table, whose plan is made on the loop
     limit, least = SMALL_BYTES, 0
     while True:
-        below = min(limit, (target_bytes + 1) // 2)
+        below = min(limit, half)
         found = [
             Rewrite(group[0].idx, group, OffsetBounds(group[0].start_offset, group[-1].end_offset))
             for group in _groups(files, least, below, target_bytes)

@@ -72,6 +72,7 @@ class TableView:
         """Become what a commit has made of the table. `prepared` are its added files as they were before."""
         version = commit.version + 1
         removed = set(commit.removed)
+        grown = {item.idx for item in commit.added}
         for item in commit.added:
             file = _committed(prepared[item.file_id], item, version, commit.now_ms)
             match file.kind:
@@ -83,7 +84,10 @@ class TableView:
                     self.metadata = file
                     self.info = replace(self.info, version=version, metadata_file=file.file_id)
         for idx, files in self.files.items():
-            left = sorted((file for file in files if file.file_id not in removed), key=lambda each: each.start_offset)
+            left = [file for file in files if file.file_id not in removed]
+            if idx not in grown and len(left) == len(files):
+                continue  # of a large table, most
+            left.sort(key=lambda each: each.start_offset)
             end = self.bounds_of(idx).end_offset
             self.files[idx] = left
             self.bounds[idx] = (
