@@ -31,7 +31,7 @@ class Plan:
 
 
 QUICK = Plan(2, 6)
-FULL = Plan(7, 15)
+FULL = Plan(7, 12)
 
 
 @dataclass

@@ -30,7 +30,7 @@ class Plan:
 
 
 QUICK = Plan(16_000, 2, 2, 3)
-FULL = Plan(32_000, 4, 5, 9)
+FULL = Plan(32_000, 4, 4, 7)
 
 
 def measure(report: Report, home: Path, options: argparse.Namespace) -> None:
