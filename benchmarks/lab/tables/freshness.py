@@ -66,13 +66,18 @@ class Track:
             return
         metadata = self.node.load_table(self.topic)
         now_s = time.perf_counter()
-        current = metadata["current-snapshot-id"]
-        (snapshot,) = [each for each in metadata["snapshots"] if each["snapshot-id"] == current]
-        for idx, end in json.loads(snapshot["summary"].get(OFFSETS, "{}")).items():
+        current = metadata.get("current-snapshot-id")
+        for snapshot in metadata.get("snapshots", ()):  # none before the first row
+            if snapshot["snapshot-id"] == current:
+                self._note(json.loads(snapshot["summary"].get(OFFSETS, "{}")), now_s)
+        self.version = version
+
+    def _note(self, ends: Mapping[str, int], now_s: float) -> None:
+        """Note the records before the ends of partitions, which a snapshot has."""
+        for idx, end in ends.items():
             line = self.waiting[int(idx)]
             while line and line[0][0] < end:
                 self.delays_s.append(now_s - line.popleft()[1])
-        self.version = version
 
 
 @dataclass(frozen=True)
