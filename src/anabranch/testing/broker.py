@@ -373,22 +373,25 @@ class Broker:
             broker.create_topic("orders", configs={"table.enable": "true", "table.value": "json"})
             broker.table("orders").to_pylist()
 
-        They are uploaded and committed at once, whatever the topic's interval. Raises BrokerError, also after
+        They are uploaded and committed at once, whatever the topic's interval. Those of a transaction are committed
+        shortly after its end, as for consumers (`records(topic, committed=True)`). Raises BrokerError, also after
         `timeout_s`, and with the reason if the table waits for something.
         """
         ends = {
             str(index): end for index, (_, start, end) in enumerate(self._leaders(topic, committed=True)) if end > start
         }
-        if not ends:
-            self._first().order(table=topic, hurry=False)  # it may be none
-            raise BrokerError(f"table {topic!r} has no rows: its topic has no committed records")
         until_s = time.perf_counter() + timeout_s
         asked_s = 0.0
         while True:
             asks = time.perf_counter() > asked_s + ASK_AGAIN_S
             found = [answer["table"] for node in self._serving() if (answer := node.order(table=topic, hurry=asks))]
             known = next((each for each in found if each is not None), None)
-            if known is not None and all(known["ends"].get(index, 0) >= end for index, end in ends.items()):
+            # It has no metadata before its first commit.
+            if (
+                known
+                and known["metadata_location"]
+                and all(known["ends"].get(at, 0) >= end for at, end in ends.items())
+            ):
                 return Table(known["metadata_location"])
             if asks:
                 if asked_s and known is not None and known["last_error"]:

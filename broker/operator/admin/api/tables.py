@@ -515,7 +515,7 @@ class TableEndpoints:
     async def _complete(self, topic: Topic, targets: Mapping[int, int]) -> TableState | None:
         """Return the table if it has the records of all partitions up to these offsets."""
         info = next((each for each in await self._tables.list() if each.topic_id == topic.topic_id), None)
-        if info is None:
+        if info is None or not info.metadata_file:
             return None
         state = await self._tables.read(info.table_id)
         none = OffsetBounds(0, 0)

@@ -133,6 +133,7 @@ def test_a_commit_says_why_the_table_waits(broker: Broker) -> None:
 
 def test_a_drop_asks_first_and_the_topic_stays(broker: Broker) -> None:
     broker.create_topic("gone", configs={**CONFIGS, "table.commit.interval.ms": "3600000"})
+    assert ok(broker, "commit", "gone").startswith("table gone: 0 rows")
     done = run(broker, "drop", "gone", typed="n\n")
     assert (done.exit_code, "Drop table gone, with 0 rows in 0 files?" in done.stderr) == (1, True)
     assert ok(broker, "drop", "gone", typed="y\n") == "dropped table gone; topic gone is no table any more\n"

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,6 +13,9 @@ from tests.support.made_table import DATA, MadeTable
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
+
+UNREGISTERED: Final = "avro"
+"""Format of values of a table that is never created: the registry has no schema."""
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ async def test_snapshots_and_files_come_in_pages(node: Node, api: ApiClient, cli
 
 
 async def test_a_topic_that_is_to_be_a_table_is_listed_before_its_first_commit(node: Node, api: ApiClient) -> None:
-    await make_topic(node, "orders", table_enable="true")
+    await make_topic(node, "orders", table_enable="true", table_value=UNREGISTERED)
     await make_topic(node, "plain")
     (row,) = (await api.get("/tables"))["tables"]
     assert (row["name"], row["enabled"], row["table_id"], row["version"], row["rows"]) == ("orders", True, None, 0, 0)
@@ -147,7 +150,7 @@ async def test_a_drop_is_planned_before_it_destroys_the_files(node: Node, api: A
 
 
 async def test_a_drop_ends_what_the_topic_asks_for(node: Node, api: ApiClient) -> None:
-    await make_topic(node, "orders", table_enable="true")
+    await make_topic(node, "orders", table_enable="true", table_value=UNREGISTERED)
     assert (await api.ask("DELETE", "/tables/orders", validate_only="true"))["disabled_topic"] == "orders"
     assert (await api.get("/tables/orders"))["enabled"]
     assert (await api.ask("DELETE", "/tables/orders"))["disabled_topic"] == "orders"
@@ -174,7 +177,7 @@ async def test_a_table_outlives_its_topic_and_is_dropped_without_its_files(
 
 async def test_only_operators_drop(tmp_path: Path) -> None:
     async with running_node(tmp_path, **TOKENS) as node:
-        await make_topic(node, "orders", table_enable="true")
+        await make_topic(node, "orders", table_enable="true", table_value=UNREGISTERED)
         async with api_client(node, READ) as reader, api_client(node, OPERATE) as operator, api_client(node) as nobody:
             assert (await nobody.failure("GET", "/tables"))[0] == 401
             assert len((await reader.get("/tables"))["tables"]) == 1
