@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from anabranch.broker.kafka.configs.table import is_enabled
 from anabranch.broker.kafka.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.record_work import RecordWork
@@ -210,6 +211,7 @@ class TopicManager(TopicMap):
                 reason=repr(error),
             )
             return
+        is_table = is_enabled(topic.info.configs) or is_enabled(configs)
         topic.info = replace(topic.info, configs=configs)
         if config.store not in store_names(self._settings):
             # Accepted by a node that has the store. Data still goes to the previous store, which this node has.
@@ -221,7 +223,8 @@ class TopicManager(TopicMap):
             )
             config = replace(config, store=topic.config.store)
         topic.config = config
-        self._note_change()
+        if is_table:  # its upkeep follows changes of topics
+            self._note_change()
         for partition in topic.partitions:
             if partition is not None:
                 partition.config = config
