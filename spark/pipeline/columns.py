@@ -46,6 +46,8 @@ def filtered(records: DataFrame, condition: str, key: str, *, is_keyed: bool) ->
     if key != "key":
         records = records.withColumnsRenamed({"key": key, _KEY: "key"})
     if is_keyed:
+        if "data" in records.columns:  # a deletion has no fields
+            records = records.withColumn("data", f.when(f.col(_KEPT), f.col("data")))
         return records.withColumn(DELETED, f.col(DELETED) | ~f.col(_KEPT)).drop(_KEPT)
     return records.withColumn("error", f.when(f.col(_KEPT), f.col("error")).otherwise("")).drop(_KEPT)
 

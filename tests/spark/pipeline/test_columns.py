@@ -23,12 +23,15 @@ DDL = "id BIGINT, cents STRING, place STRUCT<city: STRING, zip: INT>, tags ARRAY
 GOOD = b'{"id": 1, "cents": "19.50", "place": {"city": "Oslo", "zip": 150}, "tags": ["a"], "topic": "t"}'
 
 
-def shaped(folder: Path, values: list[bytes | None], columns: dict[str, Any], **more: Any) -> tuple[Any, list[Row]]:
+def shaped(
+    folder: Path, values: list[bytes | None], columns: dict[str, Any], *, keys: bool = False, **more: Any
+) -> tuple[Any, list[Row]]:
     """Schema of the table, and the rows with their errors, of values of `DDL`."""
     spark = SparkSession.active()
     (folder / "values.ddl").write_text(DDL)
     pipeline = make_pipeline("127.0.0.1:1", folder, "t", columns=columns, **more)
-    raw = [(None, value and bytearray(value), "t", 0, at, None, 0, None) for at, value in enumerate(values)]
+    key = bytearray(b"k") if keys else None
+    raw = [(key, value and bytearray(value), "t", 0, at, None, 0, None) for at, value in enumerate(values)]
     given = spark.createDataFrame(raw, RECORDS)
     records = rows_of(given, RecordDecoder(pipeline).current(), pipeline)
     rows = records.select(f.col("error").alias("why"), *table_columns(records, pipeline))
@@ -126,6 +129,16 @@ def test_a_filter_knows_the_record_as_it_was_decoded(spark: SparkSession, tmp_pa
     values = [GOOD, GOOD.replace(b"Oslo", b"Rome"), b"{}", None, bad]
     _, rows = shaped(tmp_path, values, columns, key={"format": "text"})
     assert [row["why"] for row in rows] == [None, "", "", "", "id: expected bigint, found the text 'x'"]
+
+
+def test_a_record_that_deletes_its_row_has_no_fields(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark is SparkSession.active()
+    values = [GOOD, GOOD.replace(b"Oslo", b"Rome"), None]
+    columns = {"filter": "data.place.city = 'Oslo'", "top_level": True, "rename": {"topic": "about"}}
+    _, rows = shaped(tmp_path, values, columns, keys=True, table={"mode": "upsert", "deletes": "mark"})
+    assert [(row["id"], row["deleted"], row["why"]) for row in rows] == [
+        (1, False, None), (None, True, None), (None, True, None),
+    ]  # fmt: skip
 
 
 @pytest.mark.interop
