@@ -76,8 +76,7 @@ def evolve(schema: pa.Schema | None, value: pa.StructType | None, key: pa.Struct
     wanted = pa.struct([*wanted, pa.field(KAFKA, kafka, nullable=False)])
     _refuse_twins(wanted, "")
     if schema is None:
-        ids = iter(range(1, 1 << 31))
-        return Evolution(pa.schema([_with_ids(part, ids) for part in wanted]))
+        return Evolution(numbered(pa.schema(list(wanted))))
     found = Evolution(schema)
     columns = _Merge(found, max(field_ids(schema)) + 1).fields(pa.struct(list(schema)), wanted, "")
     _refuse_twins(pa.struct(columns), "")  # a new name may be a twin of one that only older values have
@@ -190,6 +189,12 @@ def _refuse_twins(kind: pa.DataType, path: str) -> None:
         if pa.types.is_struct(kind):
             known[part.name.lower()] = part.name
         _refuse_twins(part.type, f"{path}{part.name}.")
+
+
+def numbered(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose fields have ids of their own, for columns whose ids are not known."""
+    ids = iter(range(1, 1 << 31))
+    return pa.schema([_with_ids(part, ids) for part in schema])
 
 
 def encode_schema(schema: pa.Schema) -> str:

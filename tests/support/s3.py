@@ -155,8 +155,8 @@ def _running(command: Callable[[int], list[str]], environment: dict[str, str], l
         try:
             yield port
         finally:
-            process.terminate()
-            process.wait(10)
+            process.kill()  # asked to end, it would wait for clients that keep their connections
+            process.wait()
 
 
 def _start(

@@ -89,7 +89,8 @@ class Call:
 
     def check_may_load(self) -> str:
         """Return the name of the table that the request is for. Raises CatalogFailure if the client may not load it."""
-        check_namespace(self.names["namespace"])
+        # A table's snapshots are a table in a namespace of its name to Spark, which looks for that first.
+        check_namespace(self.names["namespace"], "NoSuchTableException")
         name = self.names["table"]
         if self.may(AclOperation.READ, name):
             return name
@@ -99,13 +100,11 @@ class Call:
         raise CatalogFailure(HTTPStatus.FORBIDDEN, f"you may not load the table {name}: {who}")
 
 
-def check_namespace(name: str) -> None:
-    """Raise CatalogFailure unless this is the one namespace."""
+def check_namespace(name: str, type_: str = "NoSuchNamespaceException") -> None:
+    """Raise CatalogFailure, of a type, unless this is the one namespace."""
     if name != NAMESPACE:
         shown = name.replace(_SEPARATOR, ".")
-        raise CatalogFailure(
-            HTTPStatus.NOT_FOUND, f"namespace {shown} does not exist: there is {NAMESPACE}", "NoSuchNamespaceException"
-        )
+        raise CatalogFailure(HTTPStatus.NOT_FOUND, f"namespace {shown} does not exist: there is {NAMESPACE}", type_)
 
 
 # what clients ask for

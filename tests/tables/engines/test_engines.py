@@ -38,7 +38,7 @@ class Sent:
 def sent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sent]:
     """A node with all topics, and their rows."""
     folder = tmp_path_factory.mktemp("lake")
-    wanted: dict[str, Any] = {"wal_capacity_bytes": 64 << 20}
+    wanted: dict[str, Any] = {"wal_capacity_bytes": 64 << 20, "storage_upload_age_ms": 200}
     bucket: S3Bucket | None = None
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "s3":

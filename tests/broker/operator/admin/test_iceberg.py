@@ -90,12 +90,14 @@ async def test_config_and_namespaces(tmp_path: Path) -> None:
             ("/namespaces/default%1Finside", {}),
             ("/namespaces", {"parent": "other"}),
             ("/namespaces/other/tables", {}),
-            ("/namespaces/other/tables/orders", {}),
         ]:
             code, type_, message = await client.failure(path, **query)
             assert (code, type_) == (404, "NoSuchNamespaceException"), path
             assert message.endswith("there is default")
         assert (await client.send("HEAD", "/namespaces/other"))[0] == 404
+        code, type_, message = await client.failure("/namespaces/default%1Forders/tables/snapshots")
+        assert (code, type_) == (404, "NoSuchTableException"), "Spark looks here for the snapshots of a table"
+        assert message == "namespace default.orders does not exist: there is default"
 
 
 async def test_a_load_returns_what_is_stored(tmp_path: Path) -> None:
