@@ -304,7 +304,7 @@ _TOPIC_DEFS = (
         _S,
         "topic",
         "What becomes of rows whose records the topic has left. With `keep` they stay, and the table outlives its "
-        "topic.",
+        "topic. It counts when the table is created; a later change changes nothing.",
         choices=("topic", "keep"),
     ),
     _def(
