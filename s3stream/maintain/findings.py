@@ -20,6 +20,8 @@ class FindingKind(Enum):
     UNACCOUNTED = "the catalog does not have the object"
     DISCONTINUOUS = "the stream's ranges leave a gap"
     UNKNOWN_STORE = "the object is in a store that is not configured"
+    TABLE = "the catalog and the metadata of a table disagree"
+    ROWS = "the rows of a table's file are not the records of its offsets"
 
 
 class Finding(NamedTuple):
@@ -55,6 +57,10 @@ class VerifyReport:
     blocks: int = 0
     """Data blocks named by the indexes; with `deep` each was read and checked."""
     block_bytes: int = 0
+    table_rows: int = 0
+    """Rows of tables that were compared with records."""
+    not_checked: list[str] = field(default_factory=list)
+    """Checks that were left out, and why, one line each."""
     findings: list[Finding] = field(default_factory=list)
     findings_dropped: int = 0
 

@@ -125,6 +125,7 @@ with `--rates` `records_per_s`, `bytes_per_s` |
 `properties`, `admin`, `admin_token_file`, `admin_ca_file`, `admin_certificate_file`; `show` also `file` |
 | `security init` | `directory`, `files` (`name`, `about`) |
 | `security check` | a row for each use: `used_by`, `tls`, `subject`, `expires_ms`, `days_left`, `error` |
+| `storage verify` | `sound`, `deep`, counts, `findings` (`finding`, `where`, `detail`), `not_checked` |
 | `storage inspect` | the row in the catalog, `ranges`, `footer`, `blocks` |
 | `wal verify` | `sound`, and the fields of `wal inspect` |
 | `wal resize` | `device`, `capacity_bytes` |

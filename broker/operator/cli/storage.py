@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -26,6 +27,7 @@ from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.broker.operator.cli.stopped import discard, stopped
+from anabranch.extras import install_command, is_installed
 from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import StorageError
@@ -396,6 +398,8 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
         report = await verify_storage(
             catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, deep=deep, on_progress=show
         )
+        progress.update(task, description="checking tables")
+        await _verify_tables(opened, report)
     detached = await opened.catalog.list_detached()
 
     def print_all(console: Console) -> None:
@@ -409,6 +413,22 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
         raise click.ClickException(f"{count_text(count, 'finding')}: the storage is not sound")
+
+
+async def _verify_tables(opened: NodeStorage, report: VerifyReport) -> None:
+    """Check metadata and rows of tables, if there are any and the packages for it."""
+    if not report.tables:
+        return
+    if not is_installed("tables"):
+        what = "manifests and rows" if report.deep else "manifests"
+        report.not_checked.append(f"{what} of tables, which need packages: {install_command('tables')}")
+        return
+    from anabranch.tables.verify import verify_tables  # imports Arrow
+
+    with TemporaryDirectory() as folder:
+        await verify_tables(
+            catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, report=report, folder=Path(folder)
+        )
 
 
 def report_data(report: VerifyReport) -> Mapping[str, object]:
@@ -429,6 +449,8 @@ def report_data(report: VerifyReport) -> Mapping[str, object]:
         "table_files": {state.name.lower(): report.table_files[state] for state in ObjectState},
         "table_bytes": report.table_bytes,
         "kept_table_files": report.kept_table_files,
+        "table_rows": report.table_rows,
+        "not_checked": list(report.not_checked),
         "findings": [
             {"finding": each.kind.value, "where": each.where, "detail": each.detail} for each in report.findings
         ],
@@ -450,6 +472,8 @@ def print_report(report: VerifyReport, console: Console) -> None:
         *_table_facts(report),
     )
     console.print(make_facts(facts))
+    for reason in report.not_checked:
+        console.print(f"[yellow]not checked[/yellow]: {reason}")
     if report.ok:
         console.print("[green]sound[/green]: nothing missing, nothing damaged, nothing unaccounted for")
         return
@@ -467,6 +491,7 @@ def _table_facts(report: VerifyReport) -> Sequence[tuple[str, str]]:
         *((f"{state.name.lower()} files of tables", f"{files[state]:,}") for state in ObjectState if files[state]),
         ("bytes of committed files of tables", size_text(report.table_bytes)),
         ("files of dropped tables, kept", f"{report.kept_table_files:,}"),
+        *([("rows compared with records", f"{report.table_rows:,}")] if report.deep else []),
     ]
     return found if report.tables or files or report.kept_table_files else ()
 
