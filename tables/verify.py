@@ -281,7 +281,7 @@ class _Check:
                 self._decoding.key,
                 str(made),
             )
-            is_cleaned = any(copied.objects.values())
+            is_cleaned = bool(copied.cleaned)
             await asyncio.to_thread(self._compare, rows, share, is_cleaned=is_cleaned)
             at = copied.end_offset
         await asyncio.to_thread(rows.finish)
@@ -300,14 +300,11 @@ class _Check:
         if not offsets.equals(wanted):
             raise _TableError(_different_offsets(offsets.to_pylist(), wanted.to_pylist()))
         self.rows += len(found)
-        for name, ours, theirs in _columns(found, expected):
-            if not ours.equals(theirs):
-                at = next(
-                    at for at in range(len(ours)) if ours[at] != theirs[at] or ours[at].is_valid != theirs[at].is_valid
-                )
-                raise _TableError(
-                    f"offset {wanted[at]}: {name} is {_shown(ours[at])}, in the record {_shown(theirs[at])}"
-                )
+        for name, ours, theirs, which in _columns(found, expected):
+            at = first_difference(ours, theirs)
+            if at is not None:
+                offset = (wanted if which is None else wanted.filter(which))[at]
+                raise _TableError(f"offset {offset}: {name} is {_shown(ours[at])}, in the record {_shown(theirs[at])}")
 
 
 class _Rows:
@@ -374,37 +371,50 @@ def _decoding_of(view: TableView, topic: TopicInfo | None) -> Decoding:
     return found if found.schema == view.schemas[0] else raw
 
 
-def _columns(found: pa.Table, expected: pa.Table) -> Iterator[tuple[str, pa.Array, pa.Array]]:
-    """Yield what can be compared of the same rows: name, and values of both."""
+def _columns(found: pa.Table, expected: pa.Table) -> Iterator[tuple[str, pa.Array, pa.Array, pa.Array | None]]:
+    """Yield what can be compared of the same rows: name, values of both, and which rows they are of; None: of all."""
     ours, theirs = found[KAFKA].combine_chunks(), expected[KAFKA].combine_chunks()
     for name in _COMPARED:
-        yield f"{KAFKA}.{name}", ours.field(name), theirs.field(name)
-    if found.schema.equals(expected.schema, check_metadata=False) and not _is_raw(found.schema):
-        decoded = pc.fill_null(pc.invert(pc.match_substring(ours.field("error"), NOT_DECODED)), True)
-        for name in found.column_names:
-            yield name, found.filter(decoded)[name].combine_chunks(), expected.filter(decoded)[name].combine_chunks()
-        return
+        yield f"{KAFKA}.{name}", ours.field(name), theirs.field(name), None
     if not _is_raw(expected.schema):
+        decoded = pc.fill_null(pc.invert(pc.match_substring(ours.field("error"), NOT_DECODED)), fill_value=True)
+        for name in found.column_names:
+            yield (
+                name,
+                found[name].combine_chunks().filter(decoded),
+                expected[name].combine_chunks().filter(decoded),
+                decoded,
+            )
         return
+    values = expected[RAW_VALUE].combine_chunks()
     if _is_raw(found.schema):
-        yield RAW_VALUE, found[RAW_VALUE].combine_chunks(), expected[RAW_VALUE].combine_chunks()
+        yield RAW_VALUE, found[RAW_VALUE].combine_chunks(), values, None
     else:
-        yield from _where_kept(ours, "value_raw", expected[RAW_VALUE].combine_chunks())
-    if ours.type.get_field_index("key_raw") < 0:
-        yield f"{KAFKA}.key", ours.field("key"), theirs.field("key")
-    else:
+        yield from _where_kept(ours, "value_raw", values)
+    if ours.type.get_field_index("key_raw") >= 0:
         yield from _where_kept(ours, "key_raw", theirs.field("key"))
+    else:
+        yield f"{KAFKA}.key", ours.field("key"), theirs.field("key"), None
 
 
-def _where_kept(kafka: pa.StructArray, name: str, bytes_of: pa.Array) -> Iterator[tuple[str, pa.Array, pa.Array]]:
+def _where_kept(
+    kafka: pa.StructArray, name: str, values: pa.Array
+) -> Iterator[tuple[str, pa.Array, pa.Array, pa.Array | None]]:
     """Yield the bytes that rows have because they could not be decoded, and those of their records."""
-    kept = kafka.field(name)
-    yield f"{KAFKA}.{name}", kept.filter(kept.is_valid()), bytes_of.filter(kept.is_valid())
+    kept = kafka.field(name).is_valid()
+    yield f"{KAFKA}.{name}", kafka.field(name).filter(kept), values.filter(kept), kept
 
 
 def _is_raw(schema: pa.Schema) -> bool:
     """Return whether values are columns of bytes."""
     return [part.name for part in schema] == [RAW_VALUE, KAFKA] and pa.types.is_binary(schema.field(RAW_VALUE).type)
+
+
+def first_difference(ours: pa.Array, theirs: pa.Array) -> int | None:
+    """Return the first place at which arrays of one length differ; None: nowhere. NaN is equal to itself here."""
+    if ours.equals(theirs):
+        return None
+    return next((at for at in range(len(ours)) if repr(ours[at].as_py()) != repr(theirs[at].as_py())), None)
 
 
 def _different_offsets(found: Sequence[int], expected: Sequence[int]) -> str:

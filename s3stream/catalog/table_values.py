@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from anabranch.s3stream.model import NodeIdentity, ObjectState
 
@@ -216,8 +217,8 @@ class TableKey(NamedTuple):
 
 
 def table_location(cluster: str, table_id: bytes) -> str:
-    """Return the location of a cluster's table."""
-    return f"{TABLE_KEYS}{cluster}/{table_id.hex()}"
+    """Return the location of a cluster's table, whose id is a UUID."""
+    return f"{TABLE_KEYS}{cluster}/{UUID(bytes=table_id)}"
 
 
 def parse_table_key(key: str) -> TableKey | None:

@@ -22,7 +22,14 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from anabranch.s3stream.catalog.table_values import NewTable, OffsetBounds, TableFile, TableInfo, TableRetention
+from anabranch.s3stream.catalog.table_values import (
+    NewTable,
+    OffsetBounds,
+    TableFile,
+    TableInfo,
+    TableRetention,
+    table_location,
+)
 from anabranch.s3stream.errors import TableChanged
 from anabranch.s3stream.model import StreamInfo, StreamRange
 from anabranch.tables.process import ColumnProcess, ColumnsError
@@ -203,14 +210,12 @@ class TableCommitter:
 
     async def _create(self, schema: str) -> TableInfo:
         topic, table_id = self.topic, self._context.new_uuid()
-        text = table_id.hex()
-        uuid = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
         wanted = NewTable(
             table_id,
             topic.topic_id,
             topic.name,
             topic.store,
-            f"table/{self._context.cluster}/{uuid}",
+            table_location(self._context.cluster, table_id),
             schema,
             topic.options.retention,
         )

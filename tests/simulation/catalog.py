@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
 DELAY_S = (0.0002, 0.004)
@@ -31,6 +32,8 @@ class CatalogFaults:
     """A writing transaction is not answered, and takes effect later: it holds the writers' lock until then."""
     repeated: float = 0.0
     """A writing transaction takes effect, its answer is lost on the way, and it is repeated."""
+    table_unknown: float = 0.0
+    """A writing transaction about tables is late, repeated or lost, each with this probability."""
     away: bool = False
     """No node reaches it."""
     hung: asyncio.Task[None] | None = None
@@ -54,19 +57,23 @@ class FaultyDatabase:
     async def write(self, command: Callable[[Any], Any]) -> Any:
         await self._reach()
         await self._lock()
-        if self._random.random() < self._faults.late:
+        if self._random.random() < self._unknown(self._faults.late):
             self._faults.hung = asyncio.get_running_loop().create_task(self._commit_late(command), context=Context())
             raise OutcomeUnknown("catalog: simulated: a commit hangs")
         result = await self._database.write(command)
         await asyncio.sleep(self._random.uniform(*DELAY_S))
-        if self._random.random() < self._faults.repeated:
+        if self._random.random() < self._unknown(self._faults.repeated):
             try:
                 result = await self._database.write(command)
             except CatalogError as error:
                 raise OutcomeUnknown(f"catalog: simulated: a repeated commit was refused: {error}") from error
-        if self._is_cut() or self._random.random() < self._faults.lost:
+        if self._is_cut() or self._random.random() < self._unknown(self._faults.lost):
             raise OutcomeUnknown("catalog: simulated: a commit was not answered")
         return result
+
+    def _unknown(self, usual: float) -> float:
+        """Return the probability of one way in which the outcome of a transaction becomes unknown."""
+        return usual
 
     async def beat(self, command: Callable[[Any], Any]) -> Any:
         await self._reach(BEAT_HANGS_S)
@@ -107,8 +114,18 @@ class FaultyDatabase:
             raise CatalogUnavailable("catalog: simulated: no connection")
 
 
+class FaultyTables(FaultyDatabase):
+    """The same for transactions about tables, which are few: a fault of their own makes outcomes unknown."""
+
+    def _unknown(self, usual: float) -> float:
+        return max(usual, self._faults.table_unknown)
+
+
 def faulty_catalog(url: str, faults: CatalogFaults, random: Random, is_cut: Callable[[], bool]) -> Catalog:
     """Return the catalog of a node, whose transactions meet faults."""
     catalog = Catalog(url)
-    catalog._database = FaultyDatabase(catalog._database, faults, random, is_cut)  # type: ignore[assignment]
+    real: Any = catalog._database
+    catalog._database = FaultyDatabase(real, faults, random, is_cut)  # type: ignore[assignment]
+    tables: Any = FaultyTables(real, faults, random, is_cut)
+    catalog.tables = TableCatalog(tables, catalog._change_as_node)
     return catalog

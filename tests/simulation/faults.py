@@ -99,6 +99,14 @@ async def catalog_errors(world: World, random: Random) -> None:
     faults.refused = faults.lost = faults.repeated = faults.late = 0.0
 
 
+async def table_answers(world: World, random: Random) -> None:
+    """Let the outcomes of transactions about tables be unknown for a while."""
+    world.catalog_faults.table_unknown = random.choice((0.1, 0.3))
+    world.note("answers about tables are lost", probability=world.catalog_faults.table_unknown)
+    await asyncio.sleep(random.uniform(1, 20))
+    world.catalog_faults.table_unknown = 0.0
+
+
 async def catalog_away(world: World, random: Random) -> None:
     """Take the catalog away."""
     world.catalog_faults.away = True
@@ -336,6 +344,8 @@ FAULTS: Mapping[str, tuple[Fault, float]] = {
 """All kinds, with the mean time between two of a kind in seconds, in a run of `FAULTS_PER_S` or longer."""
 NEWER_FAULTS: Mapping[str, tuple[Fault, float]] = {"log_stuck": (log_stuck, 40.0)}
 """Kinds that a seed chooses after everything else, so that seeds stay what they were."""
+TABLE_FAULTS: Mapping[str, tuple[Fault, float]] = {"table_answers": (table_answers, 25.0)}
+"""Kinds that choices of their own decide about, for the same reason."""
 CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0), "move": (move, 3.0), "drain": (drain, 30.0)}
 """Kinds that need several nodes."""
 FAULTS_PER_S = 60.0
@@ -357,7 +367,7 @@ async def _writing(node: SimNode) -> None:
 async def keep(world: World, kind: str, seconds: float) -> None:
     """Let faults of a kind happen until the task is cancelled, in a short run as many as in one of a minute."""
     random = world.random(f"fault/{kind}")
-    fault, mean_s = {**FAULTS, **NEWER_FAULTS, **CLUSTER_FAULTS}[kind]
+    fault, mean_s = {**FAULTS, **NEWER_FAULTS, **TABLE_FAULTS, **CLUSTER_FAULTS}[kind]
     mean_s *= min(1.0, seconds / FAULTS_PER_S)
     while True:
         await asyncio.sleep(random.expovariate(1 / mean_s))

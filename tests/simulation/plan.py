@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.faults import CLUSTER_FAULTS, FAULTS, NEWER_FAULTS
+from tests.simulation.faults import CLUSTER_FAULTS, FAULTS, NEWER_FAULTS, TABLE_FAULTS
 
 COUNTS = (
     "plain",
@@ -114,6 +114,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         plan,
         table_interval_ms=tables.choice((1_000, 1_000, 3_000)),
         snapshot_retention_ms=tables.choice((1_000, 10_000, 60_000)),
+        faults=[*plan.faults, *(kind for kind in TABLE_FAULTS if tables.random() < 0.5)],
     )
     if nodes is not None:
         plan = replace(plan, nodes=nodes)

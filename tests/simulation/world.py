@@ -93,7 +93,7 @@ class World:
         self.note("all faults end")
         self.store.faults = StoreFaults()
         self.catalog_faults.refused = self.catalog_faults.lost = 0.0
-        self.catalog_faults.repeated = self.catalog_faults.late = 0.0
+        self.catalog_faults.repeated = self.catalog_faults.late = self.catalog_faults.table_unknown = 0.0
         self.catalog_faults.away = False
         for node in self.nodes:
             node.logs.faults.write_error = node.logs.faults.read_error = 0.0

@@ -24,7 +24,7 @@ from anabranch.s3stream.maintain.findings import Finding, FindingKind, VerifyRep
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.row_files import write_rows
 from anabranch.tables.schema import KAFKA, decode_schema
-from anabranch.tables.verify import verify_tables
+from anabranch.tables.verify import first_difference, verify_tables
 from tests.support.events import QUIET, Event
 from tests.support.node import running_node
 from tests.support.tables import create_table, created_slowly, own_committer, sent, table_has
@@ -243,6 +243,27 @@ async def test_values_that_are_decoded_are_compared(table: Checked) -> None:
     await table.change_rows(lambda rows: rows.set_column(0, "n", pa.array([5, *range(1, 60)])))
     found = [each for each in (await table.verify())[0] if each.kind is FindingKind.ROWS]
     assert [each.detail for each in found] == ["offset 0: n is 5, in the record 0"]
+
+
+async def test_values_of_an_earlier_configuration_are_compared_where_rows_have_their_bytes(table: Checked) -> None:
+    """The topic has another schema by now, and so its values are not decoded again."""
+    schema = {"type": "object", "properties": {"n": {"type": "string"}}}
+    await table.make(**{"table.value": "json", "table.value.schema": json.dumps(schema)})
+    await table.sql(f"UPDATE topics SET configs = replace(configs, 'string', 'integer') WHERE name = '{table.topic}'")
+    found, rows = await table.verify()
+    assert found == []
+    assert rows >= len(EVENTS)
+    raw = lambda found: [*found[:-1], b"other"]  # noqa: E731
+    await table.change_rows(lambda rows: with_kafka(rows, "value_raw", raw))
+    found = [each for each in (await table.verify())[0] if each.kind is FindingKind.ROWS]
+    assert [each.detail for each in found] == ["offset 59: _kafka.value_raw is b'other', in the record b'{\"n\":  59}'"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_value_that_is_not_a_number_is_itself() -> None:
+    numbers = pa.array([1.0, float("nan"), None])
+    assert first_difference(numbers, numbers) is None
+    assert first_difference(numbers, pa.array([1.0, float("nan"), 2.0])) == 2
 
 
 async def test_metadata_of_another_version_is_found(table: Checked) -> None:

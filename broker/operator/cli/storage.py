@@ -12,7 +12,7 @@ from functools import update_wrapper
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from rich.console import Console
@@ -30,6 +30,7 @@ from anabranch.broker.operator.cli.stopped import discard, stopped
 from anabranch.extras import install_command, is_installed
 from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_values import TABLE_KEYS, TableFileKind, parse_table_key
 from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.maintain.findings import VerifyReport
 from anabranch.s3stream.maintain.verify import verify as verify_storage
@@ -254,13 +255,19 @@ def _ranges_table(owner: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-@storage.command(short_help="Show one object and its index.")
+@storage.command(short_help="Show one object and its index, or a file of a table.")
 @click.argument("which", metavar="ID|KEY")
 @click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Show at most this many blocks.")
 @output_option
 @on_storage
 async def inspect(opened: NodeStorage, which: str, blocks: int, output: str) -> None:
-    """Show one object: its row and ranges in the catalog, its footer, and its index."""
+    """Show one object: its row and ranges in the catalog, its footer, and its index.
+
+    Of a file of a table, which is named by its key, its row is shown, and what Parquet's footer says.
+    """
+    if which.startswith(TABLE_KEYS):
+        await _inspect_table_file(opened, which, output)
+        return
     object_id = _object_id(which)
     info = (await opened.catalog.get_objects([object_id])).get(object_id)
     if info is None:
@@ -277,6 +284,59 @@ async def inspect(opened: NodeStorage, which: str, blocks: int, output: str) -> 
     emit(output, data, lambda console: _print_object(data, console))
     if error is not None:
         raise click.ClickException(str(error))
+
+
+async def _inspect_table_file(opened: NodeStorage, key: str, output: str) -> None:
+    place = parse_table_key(key)
+    if place is None:
+        raise click.BadParameter(f"expected the key of a file of a table, found {key!r}", param_hint="ID|KEY")
+    file = (await opened.catalog.tables.get_files([place.file_id])).get(place.file_id)
+    if file is None or file.file_key != key:
+        raise click.ClickException(f"file {key} is not in the catalog")
+    tables = {table.table_id: table.name for table in await opened.catalog.tables.list()}
+    is_data = file.kind is TableFileKind.DATA
+    data: dict[str, Any] = {
+        "id": file.file_id,
+        "key": file.file_key,
+        "table": tables.get(file.table_id),
+        "kind": file.kind.name.lower(),
+        "state": file.state.name.lower(),
+        "store": file.store,
+        "size_bytes": file.size_bytes,
+        "crc32c": f"{file.crc32c:08x}",
+        "partition": file.idx if is_data else None,
+        "first": file.start_offset if is_data else None,
+        "end": file.end_offset if is_data else None,
+        "rows": file.record_count if is_data else None,
+        "schema": file.schema_id if is_data else None,
+        "added_by_version": file.added or None,
+        "removed_by_version": file.removed or None,
+        "node": file.node_id,
+        "writer": file.writer_id,
+        "committed_ms": file.committed_ms or None,
+        "deadline_ms": file.deadline_ms or None,
+        "footer": None,
+    }
+    store = opened.stores.get(file.store)
+    if is_data and file.committed_ms and store is not None and is_installed("tables"):
+        from anabranch.tables.footers import describe_footer  # imports Arrow
+
+        data["footer"] = await describe_footer(store, file)
+
+    def show(console: Console) -> None:
+        facts = [(name.replace("_", " "), _shown(name, value)) for name, value in data.items() if name != "footer"]
+        console.print(make_facts(facts))
+        if data["footer"] is not None:
+            console.print(make_facts([(name.replace("_", " "), str(value)) for name, value in data["footer"].items()]))
+
+    emit(output, data, show)
+
+
+def _shown(name: str, value: object) -> str:
+    """Return a field of a file's row for people."""
+    if name.endswith("_ms"):
+        return moment(cast("int | None", value))
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) and name != "id" else str(value)
 
 
 def _object_id(which: str) -> int:

@@ -141,13 +141,35 @@ TABLES: Sequence[Planted] = (
         adapt=having(idempotent=2, tables=1),
     ),
     Planted(
+        "table-commit-made-anew",
+        "a commit without an answer is sent again as one of the next version",
+        [
+            *UNCHECKED,
+            Edit(
+                COMMIT,
+                '                log.warning("the commit of a table waits for the catalog", reason=str(error))\n',
+                "                commit = type(commit)(**{name: getattr(commit, name) for name in commit.__slots__}"
+                " | {'version': commit.version + 1, 'snapshot_id': commit.snapshot_id + (commit.snapshot_id > 0)})\n",
+            ),
+            Edit(
+                TABLE_PLANS,
+                "        if info is not None and info.kind is TableFileKind.METADATA and info.committed_ms:\n",
+                "        if False:\n",
+            ),
+            Edit(TABLE_PLANS, "    if info.state is not ObjectState.PREPARED:\n", "    if False:\n"),
+        ],
+        found_by=f"{TABLE_ROWS}|{TABLE_FILES}|{TABLE_MANIFESTS}|{TABLE_BEHIND}",
+        seeds=20,
+        adapt=having("table_answers", idempotent=2, tables=1, seconds=30.0),
+    ),
+    Planted(
         "table-deleted-rows-stay",
         "rows that DeleteRecords has removed from the topic stay in the table",
         [
             Edit(
                 PLAN,
-                "        gone = [file for file in each.files if file.end_offset <= start]\n",
-                "        gone = [file for file in each.files if file.end_offset < 0]\n",
+                "lambda file: file.end_offset <= start, each.files",
+                "lambda file: file.end_offset <= 0 * start, each.files",
             ),
             Edit(PLAN, "            if file is not None and each.idx in cut:\n", "            if False:\n"),
         ],
