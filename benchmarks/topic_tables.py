@@ -12,7 +12,7 @@ process that makes columns. Parts, each with about the time that it takes:
 - `beside` (4 min): produce and fetch of single records of 1 KiB beside a load of 20,000 records/s, whose topic is a
   table with commits each 5 s, or is none, in turn
 - `scan` (4 min): Spark reads records of 1 KiB by its Kafka source (tuned), by the direct source, and as raw and typed
-  table, in turn
+  table, whole or some columns, in turn
 - `bytes` (2 min): data files over blocks in objects, for four kinds of records
 - `commits` (4 min): a thousand commits of ten rows and their joins on one table, whose snapshots stay; then all but the
   newest hundred or so expire
