@@ -1,5 +1,6 @@
 """Tables of topics together with the records that are not in them yet: each record of the topic once.
 
+    spark = build_session("orders", settings=catalog_settings("http://kafka:9644"), table_formats=["iceberg"])
     orders = table_and_tail(
         spark, "anabranch.default.orders", {"kafka.bootstrap.servers": "kafka:9092"},
         registry="http://kafka:9644/schema-registry",  # for keys and values whose schemas are in one
@@ -30,6 +31,14 @@ from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
 OFFSETS: Final = "anabranch.offsets"
 """Entry of a snapshot's summary with the end offset of each partition."""
 EARLIEST: Final = -2
+
+
+def catalog_settings(admin: str, token: str = "", *, name: str = "anabranch") -> dict[str, str]:
+    """Return the settings of a session for a catalog of a name: the one at the admin port with this URL."""
+    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": f"{admin.rstrip('/')}/iceberg"}
+    if token:
+        settings[".token"] = token
+    return {f"spark.sql.catalog.{name}{key}": value for key, value in settings.items()}
 
 
 class TailError(ValueError):

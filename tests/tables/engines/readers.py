@@ -92,13 +92,15 @@ def by_duckdb(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
 
 def by_spark(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
     """Read with Spark's runtime of Iceberg."""
+    from anabranch.spark.table_tail import catalog_settings
+
     session = lake.spark
     assert session is not None
-    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": lake.url}
-    if lake.token:
-        settings[".token"] = lake.token
+    catalog = f"anabranch_{abs(hash(lake.url))}"  # a session keeps the catalogs that it has once used
+    settings = catalog_settings(lake.url.removesuffix("/iceberg"), lake.token, name=catalog)
     if lake.bucket is not None:
-        settings[".io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"  # by S3A; its own needs jars of 600 MB
+        # By S3A: its own way to S3 needs jars of 600 MB.
+        settings[f"spark.sql.catalog.{catalog}.io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
         hadoop: Any = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no other way
         for name, value in (
             ("endpoint", lake.bucket.endpoint),
@@ -108,9 +110,8 @@ def by_spark(lake: Lake, names: Sequence[str]) -> Iterator[Sequence[Row]]:
             ("secret.key", SECRET_KEY),
         ):
             hadoop.set(f"fs.s3a.bucket.{lake.bucket.name}.{name}", value)
-    catalog = f"anabranch_{abs(hash(lake.url))}"  # a session keeps the catalogs that it has once used
     for name, value in settings.items():
-        session.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
+        session.conf.set(name, value)
     for name in names:
         yield session.read.table(f"{catalog}.{NAMESPACE}.`{name}`").toArrow().to_pylist()
 

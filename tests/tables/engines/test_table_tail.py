@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import SparkSession
 
 from anabranch.client.errors import ClientError
-from anabranch.spark.table_tail import TailError, table_and_tail
+from anabranch.spark.table_tail import TailError, catalog_settings, table_and_tail
 from tests.support.events import Event, create_topic, send
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
@@ -35,9 +35,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def catalog(node: NodeProcess, spark: SparkSession) -> str:
     """Name of the node's catalog in Spark."""
     name = f"tail_{node.port}"
-    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": f"http://{node.admin}/iceberg"}
-    for key, value in {**settings, ".cache-enabled": "false"}.items():
-        spark.conf.set(f"spark.sql.catalog.{name}{key}", value)
+    for key, value in catalog_settings(f"http://{node.admin}/", name=name).items():
+        spark.conf.set(key, value)
+    spark.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "false")
     return name
 
 
