@@ -6,6 +6,7 @@ from typing import cast
 
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.table_values import parse_table_key
 from anabranch.s3stream.maintain.findings import Finding, FindingKind
 from anabranch.s3stream.maintain.verify import verify
 from anabranch.s3stream.model import parse_object_key
@@ -116,7 +117,8 @@ def _is_excused(world: World, plan: Plan, finding: Finding) -> bool:
     """Return whether an object landed after the catalog had forgotten it: by a wrong clock that may be at once.
 
     A rebuild leaves uploads in the store that it has no use for.
-    Its writer removes it, unless the store fails then, which the writer's log says.
+    Its writer removes it, unless the store fails then, which the writer's log says. A file of a table stays
+    (`s3stream/catalog/TABLES.md`).
     """
     if plan.goes_back and finding.kind is FindingKind.UNACCOUNTED:
         return True
@@ -125,7 +127,7 @@ def _is_excused(world: World, plan: Plan, finding: Finding) -> bool:
         return False
     parsed = parse_object_key(key)
     if parsed is None:
-        return key in world.store.landed_late
+        return parse_table_key(key) is not None
     left = (LEFT.search(line) for line in world.trace.lines)
     return key in world.store.landed_late or any(
         found is not None and str(parsed[1]) in found[1].split(", ") for found in left
