@@ -379,8 +379,8 @@ OF_TABLES: dict[str, Prepare] = {
     "forget_files": forget_files,
 }
 READS_OF_TABLES = {
-    *("list", "read", "find", "count_data", "list_data_files", "list_files", "get_files"),
-    *("list_trimmed_files", "list_reapable"),
+    *("list", "read", "find", "of_topic", "count_data", "list_data_files", "list_live_files", "list_manifests"),
+    *("list_files", "get_files", "list_trimmed_files", "list_reapable"),
 }
 COMMANDS: dict[str, Prepare] = {
     each.__name__: each
