@@ -89,6 +89,6 @@ def _changed(new: DataFrame, known: DataFrame) -> DataFrame:
     every = every.withColumn(_AT, f.max("timestamp").over(before))
     same = reduce(and_, (column.eqNullSafe(f.col(name)) for name, column in times.items()))
     every = every.select(*version, IS_NEW, same.alias("same"), *(column.alias(name) for name, column in times.items()))
-    added = new.join(every.filter(IS_NEW).drop("same"), version)
+    added = new.join(every.filter(f.col(IS_NEW)).drop("same"), version)
     moved = every.filter(~f.col(IS_NEW) & ~f.col("same")).drop("same")
     return added.unionByName(moved, allowMissingColumns=True)

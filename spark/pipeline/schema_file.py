@@ -4,7 +4,6 @@ from pathlib import Path
 
 from anabranch.spark.pipeline.errors import UnusableSchema
 from anabranch.spark.pipeline.sections import DecodeSection
-from anabranch.tables.avro import parse_avro
 from anabranch.tables.errors import SchemaError
 
 
@@ -20,6 +19,9 @@ def read_schema_file(settings: DecodeSection, section: str) -> bytes:
 
 def read_schema_texts(settings: DecodeSection, section: str) -> dict[str, str]:
     """Return the contents of the files of schemas that records were written with, by id. Raises PipelineError."""
+    # Commands that start no Spark import this module, and need no Arrow.
+    from anabranch.tables.avro import parse_avro
+
     found = {}
     for key, path in settings.schemas.items():
         setting = f"{section}.schemas.{key}"

@@ -45,7 +45,7 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ingest", path])
     assert result.exit_code == 2
     assert result.output.startswith(
-        f"Error: {path}:7: table.period is not a setting; [table] takes: format, mode, name"
+        f"Error: {path}:7: table.period is not a setting; [table] takes: format, mode, deletes"
     )
 
 

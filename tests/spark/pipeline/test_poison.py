@@ -144,4 +144,6 @@ def test_no_value_becomes_text_of_sql() -> None:
         if not is_constant(text)
     }
     # What the pipeline's file and the command line give as SQL, and a condition that is a column.
-    assert found == {("source", "expression"), ("replay", "where"), ("dead_letter_topic", "is_own")}
+    assert found == {
+        ("source", "expression"), ("columns", "condition"), ("replay", "where"), ("dead_letter_topic", "is_own"),
+    }  # fmt: skip
