@@ -29,6 +29,8 @@ LOGICAL: dict[str, pa.DataType] = {
     "date": pa.date32(), "timestamp-millis": TIMESTAMP, "timestamp-micros": TIMESTAMP,
     "local-timestamp-millis": LOCAL_TIMESTAMP, "local-timestamp-micros": LOCAL_TIMESTAMP, "uuid": pa.string(),
 }  # fmt: skip
+ONLY_FIELD = "value"
+"""Field of values whose schema is no record, such as keys that are texts."""
 DIGITS_MAX = 100_000
 """More than a decimal of a table has."""
 FREE_VALUES_MAX = 4_000_000
@@ -52,11 +54,13 @@ def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
 
 
 def avro_type(schema: Any) -> pa.StructType:
-    """Return the columns of a record. Raises SchemaError."""
-    kind = _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
-    if not pa.types.is_struct(kind):
-        raise SchemaError(f"the schema must be a record, but it is a {type_name(kind)}")
-    return kind
+    """Return the columns of a record; of a schema that is none, a single one. Raises SchemaError."""
+    kind = _whole_type(schema)
+    return kind if pa.types.is_struct(kind) else pa.struct([pa.field(ONLY_FIELD, kind)])
+
+
+def _whole_type(schema: Any) -> pa.DataType:
+    return _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
 
 
 @dataclass(slots=True)
@@ -76,7 +80,7 @@ class AvroDecoder:
         """Decode a value. Raises NotDecodableError, and RegistryError when the registry does not answer."""
         if self._shape is None:
             self._reader = parse_avro(self.reader.text, tuple(self.reader.references))
-            self._shape = _shaper("", avro_type(self._reader))
+            self._shape = _row_shaper(_whole_type(self._reader))
             _keep_digits(self._reader)
             self._reader_bytes_max = safe_bytes(self._reader)
         body, writer, bytes_max = value, self._reader, self._reader_bytes_max
@@ -262,6 +266,14 @@ def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) ->
     if all(isinstance(part, str) for part in members) and (wider := WIDER.get(frozenset(members))):
         return PLAIN[wider]
     raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
+
+
+def _row_shaper(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return a function that turns whole values into the columns of `avro_type`, as `_shaper`."""
+    if pa.types.is_struct(kind):
+        return _shaper("", kind)
+    only = _shaper(ONLY_FIELD, kind)
+    return lambda value: {ONLY_FIELD: only(value)}
 
 
 def _shaper(path: str, kind: pa.DataType) -> Callable[[Any], Any]:

@@ -21,7 +21,7 @@ PER_S: Mapping[str, float] = {
 
 def wrong_field(schema: Any, body: bytes) -> str | None:
     """Return field and reason of the first value that does not fit its type; None if all fit."""
-    named = dict(schema.get("__named_schemas", {}))
+    named = dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}
     try:
         value = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(_raw(schema, named, set())), None)
     except Exception:  # noqa: BLE001 - fastavro raises many kinds of errors for invalid bytes
@@ -53,7 +53,7 @@ def _wrong(path: str, schema: Any, named: Mapping[str, Any], value: Any) -> Iter
     if schema is None or value is None:
         return
     if (reason := _reason(schema, value)) is not None:
-        yield f"{path}: {reason}"
+        yield f"{path}: {reason}" if path else reason
     for inner_path, inner_schema, inner in _parts(path, schema, value):
         yield from _wrong(inner_path, inner_schema, named, inner)
 

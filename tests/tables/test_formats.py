@@ -76,6 +76,21 @@ def test_avro_is_read_with_the_schema_it_was_written_with_and_hostile_bytes_are_
         assert server.requests.count("/schemas/ids/77") == 1
 
 
+def test_an_avro_schema_that_is_no_record_is_one_column(tmp_path: Path) -> None:
+    with running_registry() as server:
+        number, text = server.add("t-key", '"long"'), server.add("t-value", ["null", "string"])
+        batch = batch_of(
+            [with_id(text, avro(["null", "string"], "tea")), with_id(text, avro(["null", "string"], None)), None],
+            [with_id(number, avro("long", -5)), with_id(number, b""), None],
+        )
+        finding = question(asked(server), asked(server, "avro", "t-key"))
+        report, rows = made(share_of(tmp_path, [batch], finding))
+    assert [row["value"] for row in rows] == ["tea", None, None]
+    assert [row["_kafka"]["key"] for row in rows] == [{"value": -5}, None, None]
+    assert [row["_kafka"]["key_raw"] for row in rows] == [None, with_id(number, b""), None]
+    assert report.errors == 1
+
+
 def test_many_unknown_ids_are_not_looked_up_one_by_one(tmp_path: Path) -> None:
     with running_registry() as server:
         old = server.add("t-value", FLIGHT)

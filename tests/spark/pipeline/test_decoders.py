@@ -109,7 +109,7 @@ def test_every_avro_type_has_a_column() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ('"string"', "must be a record"),
+        ('["string", "int"]', "a union of more than"),
         ("nothing", "not an Avro schema"),
         ('{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "R"]}]}', "R contains itself"),
         (
@@ -722,8 +722,8 @@ def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None
         assert second is not None
         assert isinstance(second.schema, StructType)
         assert second.schema.names == ["carrier", "delay", "gate"]
-        server.add("t-value", '"string"')
-        with pytest.raises(PipelineError, match="subject t-value: the schema must be a record"):
+        server.add("t-value", ["string", "int"])
+        with pytest.raises(PipelineError, match=r"subject t-value: .*a union of more than"):
             decoders.current()
     assert decoders.current() is second
     with pytest.raises(PipelineError, match="does not answer"):
