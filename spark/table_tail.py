@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.spark.kafka_sink import connecting
@@ -70,8 +71,10 @@ def table_and_tail(
     name = topic or table.rpartition(".")[2].strip("`")
     snapshot_id, ends = _snapshot(spark, table)
     # Without a snapshot the table is empty, and one that comes now has what the tail has.
-    part = f"VERSION AS OF {snapshot_id}" if snapshot_id else "WHERE false"
-    rows = spark.sql(f"SELECT * FROM {table} {part}")  # noqa: S608 - the caller's own name
+    if snapshot_id:
+        rows = spark.read.option("snapshot-id", snapshot_id).table(table)
+    else:
+        rows = spark.read.table(table).limit(0)
     described = _describe(options, name)
     found = _decoding(rows, name, described.options, Registry(registry, registry_credentials) if registry else None)
     starting = {str(index): ends.get(str(index), EARLIEST) for index in described.partitions}
@@ -92,8 +95,8 @@ def table_and_tail(
 
 def _snapshot(spark: SparkSession, table: str) -> tuple[int, Mapping[str, int]]:
     """Return the current snapshot, 0 without one, and the end offset of each partition in it. Raises TailError."""
-    query = f"SELECT snapshot_id, summary FROM {table}.snapshots ORDER BY committed_at DESC LIMIT 1"  # noqa: S608
-    for snapshot_id, summary in spark.sql(query).collect():
+    newest = spark.read.table(f"{table}.snapshots").orderBy(f.desc("committed_at")).limit(1)
+    for snapshot_id, summary in newest.select("snapshot_id", "summary").collect():
         if OFFSETS not in summary:
             raise TailError(f"{table} is not the table of a topic: its snapshot has no {OFFSETS}")
         return snapshot_id, json.loads(summary[OFFSETS])

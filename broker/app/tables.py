@@ -11,6 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+from anabranch.addresses import host_port
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.schemas.requests import RegistryAnswer, RegistryRequest
@@ -99,7 +100,7 @@ class RegistryPort:
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_log_limit)
         host, port = self._server.sockets[0].getsockname()[:2]
-        return Registry(f"http://{host}:{port}", self._credentials)
+        return Registry(f"http://{host_port(host, port)}", self._credentials)
 
     async def close(self) -> None:
         """Close the port."""
