@@ -214,6 +214,20 @@ class TableCommits:
         for made in draft.waiting:
             made.path.unlink(missing_ok=True)
         await self._discard(draft.prepared.keys())
+        await self._delete_forgotten(draft)
+
+    async def _delete_forgotten(self, draft: Draft) -> None:
+        """Delete files that the catalog no longer has, which nobody else would.
+
+        They were sent after the collector of another node, whose clock is far ahead, had taken them for expired.
+        """
+        try:
+            known = await self._context.catalog.tables.get_files(draft.prepared.keys())
+            for file_id, file in draft.prepared.items():
+                if file_id not in known:
+                    await self._files.delete(file)
+        except StorageError as error:
+            log.warning("files of a refused commit may stay in the store", reason=str(error))
 
     async def _discard(self, file_ids: Collection[int]) -> None:
         if not file_ids:

@@ -58,6 +58,13 @@ class TableFiles:
                 await upload.abort()
             raise
 
+    async def delete(self, file: TableFile) -> None:
+        """Delete what `send` has written under the file's key, if it did. Raises StorageError."""
+        store = self.store(file.store)
+        if await store.writer_id(file.file_key) == file.writer_id:
+            for error in (await store.delete([file.file_key])).values():
+                raise error
+
     async def fetch(self, file: TableFile, path: Path) -> None:
         """Copy a committed file to `path`, which appears when it is complete.
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import TableCommit, TableFile
-from anabranch.s3stream.errors import OutcomeUnknown, StoreError
+from anabranch.s3stream.errors import NotFound, OutcomeUnknown, StoreError
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
@@ -185,6 +185,34 @@ async def test_a_marker_alone_makes_the_table_complete(node: Node, topic: str, t
     assert committer.status.lag == 0
     assert await rows(committer) == await consumed(node, topic)
     assert len(await rows(committer)) == 3
+
+
+async def test_files_that_land_after_they_were_forgotten_are_deleted(node: Node, topic: str, tmp_path: Path) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    tables, now_ms = upkeep.context.catalog.tables, upkeep.context.now_ms
+    forgotten: list[TableFile] = []
+
+    async def forget(reached: str) -> None:
+        """Collect prepared files, as a node does whose clock is days ahead."""
+        if reached == "prepared":
+            later_ms = now_ms() + 7 * 86_400_000
+            due = [each for each in await tables.list_reapable(now_ms=later_ms, limit=100) if not each.committed_ms]
+            forgotten.extend(due)
+            ids = await tables.expire_files([each.file_id for each in due], now_ms=later_ms)
+            await tables.forget_files(ids)
+
+    with pytest.raises(NotFound):
+        await finish(own_committer(node, topic, tmp_path, step=forget))
+    assert len(forgotten) >= 4
+    (store,) = upkeep.context.stores.values()
+    left = [each.file_key for each in forgotten if await store.writer_id(each.file_key) is not None]
+    assert left == []
+    committer = own_committer(node, topic, tmp_path)
+    await finish(committer)
+    assert await rows(committer) == await consumed(node, topic)
 
 
 @pytest.mark.parametrize("step", STEPS)
