@@ -94,5 +94,6 @@ def test_clients_notice_nothing_of_a_rolling_restart(tmp_path: Path) -> None:
             assert node.terminate() == 0
         (line,) = said(nodes[1], "partitions were moved before the stop")[1:]
         assert '"left": 0' in line
+        wait_until(lambda: len(admins[2].list_topics().brokers) == 1, "the last node knows that it is alone")
         assert nodes[2].terminate() == 0
         assert len(said(nodes[2], "partitions were moved before the stop")) == 1, "alone it has nobody to move to"

@@ -149,7 +149,7 @@ def test_seek_asks_first_and_moves_what_was_committed(node: Broker, topic: str) 
         (("config", "describe", "broker", "x"), 1, "broker x: expected the id of a node"),
         (("config", "describe", "broker", "7"), 1, "node 7 is not in the cluster"),
         (("config", "set", "topic", "missing", "retention.ms"), 2, "expected NAME=VALUE, found 'retention.ms'"),
-        (("topic", "alter", "missing"), 2, "nothing to change: give --set, --unset or --partitions"),
+        (("topic", "alter", "missing"), 2, "nothing to change: give --set, --unset, --table or --partitions"),
         (("topic", "alter", "missing", "--partitions", "3"), 1, "topic missing does not exist"),
         (("config", "unset", "topic", "missing", "retention.ms"), 1, "topic missing does not exist"),
         (

@@ -50,6 +50,7 @@ def test_the_start_ends_with_a_row(shell: Shell, tmp_path: Path) -> None:
     assert (install.split()[0], dev, len(lines)) == ("pip", "anabranch dev &", 3)
     said = [line for command in lines for line in shell(command).splitlines()]
     shown = [line.removesuffix("…") for line in block.splitlines() if not line.startswith("$ ")]
+    assert len(said) == len(shown), said
     assert [found[: len(line)] for found, line in zip(said, shown, strict=True)] == shown
 
     shell("anabranch topic create users --table raw && echo nonsense | anabranch produce orders")
