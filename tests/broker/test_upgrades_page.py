@@ -12,7 +12,9 @@ import anabranch.wal.object.format
 from anabranch.broker.kafka.partitions.snapshot import SNAPSHOT_VERSION
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "upgrades.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "upgrades.md"
+TABLES = ROOT / "tables" / "FORMAT.md"
 
 
 def test_the_page_names_the_versions_of_all_formats() -> None:
@@ -22,6 +24,7 @@ def test_the_page_names_the_versions_of_all_formats() -> None:
         "backup of the catalog": str(anabranch.s3stream.catalog.backup.VERSION),
         "manifest": str(anabranch.s3stream.maintain.manifest.VERSION),
         "object": str(anabranch.s3stream.object.format.FORMAT_VERSION),
+        "files of tables": re.findall(r"This is version (\d+)\.", TABLES.read_text())[0],
         "log on a device": str(anabranch.wal.format.VERSION),
         "log in objects": str(anabranch.wal.object.format.VERSION),
         "record in the log": str(anabranch.s3stream.append.wal_record.RECORD_VERSION),

@@ -26,7 +26,9 @@ def blocks(language: str) -> list[str]:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """Runs a line in a shell whose profile names a broker."""
     programs = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(tmp_path)}
+    paths = f"{programs}:{os.environ['PATH']}"
+    # No line is folded, as in a wide terminal.
+    environment = {**os.environ, "PATH": paths, "XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "300"}
 
     def run(line: str) -> str:
         done = subprocess.run(
