@@ -49,10 +49,8 @@ def file_metrics(footer: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
     }
     if not footer.num_row_groups:
         return found
-    first = footer.row_group(0)
-    columns = {first.column(at).path_in_schema: at for at in range(footer.num_columns)}
-    for path, part in _measured(schema):
-        chunks = [footer.row_group(group).column(columns[path]) for group in range(footer.num_row_groups)]
+    for at, part in _measured(schema):
+        chunks = [footer.row_group(group).column(at) for group in range(footer.num_row_groups)]
         _add_column(found, str(id_of(part)), part.type, chunks)
     return found
 
@@ -61,20 +59,38 @@ def _start(chunk: pq.ColumnChunkMetaData) -> int:
     return int(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
 
 
-def _measured(schema: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
-    """Yield the fields with statistics, and their paths."""
-    own = (found for part in schema if part.name != KAFKA for found in _leaves(part, part.name))
-    for _, found in zip(range(COLUMNS_MAX), own, strict=False):
-        yield found
-    yield from _leaves(schema.field(KAFKA), KAFKA)
+def _measured(schema: pa.Schema) -> Iterator[tuple[int, pa.Field]]:
+    """Yield the fields with statistics, and the numbers of their columns.
+
+    Names would not do: those of fields may have dots, as the paths of Parquet have.
+    """
+    own: list[tuple[int, pa.Field]] = []
+    kafka: list[tuple[int, pa.Field]] = []
+    at = 0
+    for part in schema:
+        (kafka if part.name == KAFKA else own).extend(_leaves(part, at))
+        at += _count_columns(part.type)
+    yield from own[:COLUMNS_MAX]
+    yield from kafka
 
 
-def _leaves(part: pa.Field, path: str) -> Iterator[tuple[str, pa.Field]]:
+def _leaves(part: pa.Field, at: int) -> Iterator[tuple[int, pa.Field]]:
+    """Yield a field, or those inside of a struct, with the numbers of their columns, from `at` on."""
     if pa.types.is_struct(part.type):
         for inner in part.type:
-            yield from _leaves(inner, f"{path}.{inner.name}")
+            yield from _leaves(inner, at)
+            at += _count_columns(inner.type)
     elif not pa.types.is_nested(part.type):
-        yield path, part
+        yield at, part
+
+
+def _count_columns(kind: pa.DataType) -> int:
+    """Return the number of Parquet's columns for a type."""
+    if pa.types.is_struct(kind):
+        return sum(_count_columns(inner.type) for inner in kind)
+    if pa.types.is_map(kind):
+        return _count_columns(kind.key_type) + _count_columns(kind.item_type)
+    return _count_columns(kind.value_type) if pa.types.is_list(kind) else 1
 
 
 def _add_column(found: dict[str, Any], field_id: str, kind: pa.DataType, chunks: list[pq.ColumnChunkMetaData]) -> None:

@@ -74,12 +74,12 @@ def evolve(schema: pa.Schema | None, value: pa.StructType | None, key: pa.Struct
         raise SchemaError(f"a field {KAFKA}, which is the table's own")
     kafka = kafka_type(None if key is None else _iceberg_type(key))
     wanted = pa.struct([*wanted, pa.field(KAFKA, kafka, nullable=False)])
-    _refuse_twins(wanted, "")
+    _refuse_twins(wanted)
     if schema is None:
         return Evolution(numbered(pa.schema(list(wanted))))
     found = Evolution(schema)
     columns = _Merge(found, max(field_ids(schema)) + 1).fields(pa.struct(list(schema)), wanted, "")
-    _refuse_twins(pa.struct(columns), "")  # a new name may be a twin of one that only older values have
+    _refuse_twins(pa.struct(columns))  # a new name may be a twin of one that only older values have
     return Evolution(pa.schema(columns), found.added, found.promoted, found.unfit)
 
 
@@ -177,18 +177,25 @@ def _is_empty(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and (not parts or (not pa.types.is_struct(kind) and _is_empty(parts[-1].type)))
 
 
-def _refuse_twins(kind: pa.DataType, path: str) -> None:
-    """Raise SchemaError for two names that differ in case only, or not at all."""
+def _refuse_twins(columns: pa.StructType) -> None:
+    """Raise SchemaError for two fields that engines know by one name, which ignore case, and find fields by paths."""
     known: dict[str, str] = {}
-    for part in _inside(kind):
-        other = known.get(part.name.lower())
-        if other is not None:
+    for path in _paths(columns, ""):
+        other = known.setdefault(path.lower(), path)
+        if other is path:
+            continue
+        if other == path:
             raise SchemaError(
-                f"fields {path}{other} and {path}{part.name}, which engines that ignore case cannot tell apart"
+                f"two fields {path}: Iceberg finds fields by such a path, so a name with dots may be taken"
             )
-        if pa.types.is_struct(kind):
-            known[part.name.lower()] = part.name
-        _refuse_twins(part.type, f"{path}{part.name}.")
+        raise SchemaError(f"fields {other} and {path}, which engines that ignore case cannot tell apart")
+
+
+def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
+    """Yield the paths of all that is inside of a type, with dots between the names, as Iceberg does."""
+    for part in _inside(kind):
+        yield (inner := f"{path}{part.name}")
+        yield from _paths(part.type, f"{inner}.")
 
 
 def numbered(schema: pa.Schema) -> pa.Schema:

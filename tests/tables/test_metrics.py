@@ -20,6 +20,7 @@ from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import ShareReport
 from anabranch.tables.row_files import write_rows
 from anabranch.tables.schema import KAFKA, evolve
+from anabranch.tables.types import list_of
 from tests.tables.versions import kafka_rows
 
 PLACE = PartitionRange("t", 3, 0, 100)
@@ -160,3 +161,11 @@ def test_truncated_bytes_are_not_before_the_bytes(data: bytes) -> None:
 ])  # fmt: skip
 def test_the_next_text_is_one_that_can_be_encoded(text: str, expected: str | None) -> None:
     assert _text_above(text) == (None if expected is None else expected.encode())
+
+
+def test_a_name_with_dots_is_not_taken_for_the_path_of_another_column(tmp_path: Path) -> None:
+    """Parquet's footer has both columns as `a.list.element`."""
+    schema = schema_of(pa.field("a.list.element", pa.int64()), pa.field("a", list_of(pa.int64())))
+    values: dict[str, list[Any]] = {"a.list.element": [5, 6], "a": [[100], [200]]}
+    metrics = report_of(tmp_path / "f", schema, kafka_rows(schema, 3, [0, 1], **values)).metrics
+    assert bounds(metrics, schema)["a.list.element"] == (5, 6)

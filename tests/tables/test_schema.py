@@ -80,6 +80,9 @@ def test_columns_are_added_and_grow_by_the_rules_of_iceberg() -> None:
         (pa.struct([("_kafka", pa.string())]), "a field _kafka, which is the table's own"),
         (pa.struct([("a", pa.string()), ("A", pa.string())]), "fields a and A, which engines that ignore case"),
         (pa.struct([("x", pa.struct([("a", pa.string()), ("A", pa.string())]))]), r"fields x\.a and x\.A"),
+        (pa.struct([("x.a", pa.string()), ("x", pa.struct([("a", pa.string())]))]), r"two fields x\.a: "),
+        (pa.struct([("X.Element", pa.string()), ("x", list_of(pa.string()))]), r"fields X\.Element and x\.element"),
+        (pa.struct([("_kafka.offset", pa.int64())]), r"two fields _kafka\.offset: "),
     ],
 )
 def test_schemas_that_engines_cannot_read_are_refused(kind: pa.StructType, words: str) -> None:
@@ -91,6 +94,12 @@ def test_a_new_name_that_differs_from_an_old_one_in_case_only_is_refused() -> No
     first = evolve(None, pa.struct([("in", pa.struct([("Id", pa.int64())]))]), None).schema
     with pytest.raises(SchemaError, match=r"fields in\.Id and in\.id, which engines that ignore case"):
         evolve(first, pa.struct([("in", pa.struct([("id", pa.int64())]))]), None)
+
+
+def test_a_new_name_with_dots_that_is_the_path_of_an_old_field_is_refused() -> None:
+    first = evolve(None, pa.struct([("in", pa.struct([("id", pa.int64())]))]), None).schema
+    with pytest.raises(SchemaError, match=r"two fields in\.id: Iceberg finds fields by such a path"):
+        evolve(first, pa.struct([("in.id", pa.int64())]), None)
 
 
 def test_small_integers_grow_and_fields_without_anything_inside_are_left_out() -> None:
