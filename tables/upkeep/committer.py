@@ -30,7 +30,7 @@ from anabranch.s3stream.catalog.table_values import (
     TableRetention,
     table_location,
 )
-from anabranch.s3stream.errors import TableChanged
+from anabranch.s3stream.errors import NotFound, TableChanged
 from anabranch.s3stream.model import StreamInfo, StreamRange
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
@@ -39,6 +39,7 @@ from anabranch.tables.snapshots import Join
 from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.upkeep.commit import Draft, MadeFile, TableCommits
 from anabranch.tables.upkeep.context import FOREVER, TableTopic, UpkeepContext
+from anabranch.tables.upkeep.options import ENABLE
 from anabranch.tables.upkeep.plan import (
     COMMIT_BYTES_MAX,
     FILES_MAX,
@@ -98,6 +99,8 @@ class TableCommitter:
         """Ids of objects of log compaction whose rows the table shows, by partition."""
         self._remade: set[tuple[int, int]] = set()
         """Pairs of such an object and a file that was made anew since, while others are not."""
+        self._next_idx = 0
+        """Partition that the next commit of rows begins with."""
         self._delayed = ""
         """Reason why the newest schemas are not used yet."""
 
@@ -210,6 +213,9 @@ class TableCommitter:
 
     async def _create(self, schema: str) -> TableInfo:
         topic, table_id = self.topic, self._context.new_uuid()
+        configs = await self._context.catalog.list_topic_configs()
+        if configs.get(topic.topic_id, {}).get(ENABLE) != "true":  # it was dropped, and this node does not know yet
+            raise NotFound(f"{ENABLE} of topic {topic.name} is no longer true: no table is made")
         wanted = NewTable(
             table_id,
             topic.topic_id,
@@ -260,6 +266,8 @@ class TableCommitter:
         behind = [each for each in facts if each.missing.start_offset < each.missing.end_offset]
         if not behind:
             return False
+        # A commit is limited, and by the next one the same partitions may have new rows: they take turns.
+        behind.sort(key=lambda each: (each.idx < self._next_idx, each.idx))
         schema = view.schemas[-1]
         finding = await self._find(schema)
         draft = Draft(schema=finding.schema if finding.schema != schema else "")
@@ -276,12 +284,14 @@ class TableCommitter:
                     made, copied = await self._make(each.idx, wanted, finding, transactions, bytes_max=SHARE_BYTES_MAX)
                     await self._commits.add(view, draft, made)
                     at, size = made.bounds.end_offset, size + copied.size_bytes
+                    self._next_idx = each.idx + 1
                     # All that the table will have of such a range is made of it, not of what was there before.
-                    shown.setdefault(each.idx, set()).update(
+                    here = shown.setdefault(each.idx, set())
+                    here |= {
                         object_id
                         for object_id, bounds in copied.cleaned.items()
-                        if bounds.start_offset >= each.table.end_offset
-                    )
+                        if bounds.start_offset >= copied.start_offset
+                    }
             rows = sum(made.report.rows for _, made in draft.sent) + sum(made.report.rows for made in draft.waiting)
             await self._publish(view, draft, shown)
         except BaseException:
@@ -390,29 +400,33 @@ class TableCommitter:
 
     async def _rewrite(self, view: TableView, draft: Draft, rewrites: Sequence[Rewrite]) -> None:
         """Commit a draft with the rows of files in others."""
-        rows = self._folder / "rows"
         try:
             for each in rewrites:
-                sources = []
-                for file in each.files:
-                    sources.append(rows / f"{file.file_id:016x}")
-                    await self._files.fetch(file, sources[-1])
-                target = rows / _fresh_name(rows)
-                join = Join(
-                    [str(path) for path in sources],
-                    view.schemas[-1],
-                    PartitionRange(self.topic.name, each.idx, *each.bounds),
-                    str(target),
-                )
-                report = await self._context.columns.ask(partial(ColumnProcess.join, join=join))
-                for path in sources:
-                    path.unlink()
-                await self._context.step("files joined")
-                await self._commits.add(view, draft, MadeFile(target, each.idx, each.bounds, report))
+                await self._commits.add(view, draft, await self._joined(view.schemas[-1], each))
             await self._publish(view, draft)
         except BaseException:
             await self._commits.discard(draft)
             raise
+
+    async def _joined(self, schema: str, rewrite: Rewrite) -> MadeFile:
+        """Return a file with those rows of a rewrite's files that are within its bounds."""
+        rows = self._folder / "rows"
+        sources = []
+        for file in rewrite.files:
+            sources.append(rows / f"{file.file_id:016x}")
+            await self._files.fetch(file, sources[-1])
+        target = rows / _fresh_name(rows)
+        join = Join(
+            [str(path) for path in sources],
+            schema,
+            PartitionRange(self.topic.name, rewrite.idx, *rewrite.bounds),
+            str(target),
+        )
+        report = await self._context.columns.ask(partial(ColumnProcess.join, join=join))
+        for path in sources:
+            path.unlink()
+        await self._context.step("files joined")
+        return MadeFile(target, rewrite.idx, rewrite.bounds, report)
 
     async def _with_cleaned(
         self,
@@ -471,7 +485,10 @@ class TableCommitter:
         draft.removed = [file for each in chosen for file in each.files]
         try:
             for each in chosen:
-                at = each.bounds.start_offset
+                at, begin = each.bounds.start_offset, each.files[0].start_offset
+                if begin < at and view.info.retention is TableRetention.KEEP:
+                    lost = replace(each, bounds=OffsetBounds(begin, at))
+                    await self._commits.add(view, draft, await self._joined(finding.schema, lost))
                 while at < each.bounds.end_offset:
                     wanted = OffsetBounds(at, each.bounds.end_offset)
                     made, _ = await self._make(each.idx, wanted, finding, transactions, bytes_max=COMMIT_BYTES_MAX)

@@ -153,13 +153,16 @@ def limit_rewrites(rewrites: Sequence[Rewrite], bytes_max: int) -> Sequence[Rewr
 
 
 def plan_remakes(partition: PartitionFacts) -> Sequence[Rewrite]:
-    """Return the files with rows that log compaction has removed from the topic, each to be made anew by itself."""
+    """Return the files with rows that log compaction has removed from the topic, each to be made anew by itself.
+
+    Of a file that the start of the stream lies inside of, what follows the start can be made anew.
+    """
+    start = partition.stream.start_offset
     return [
-        Rewrite(partition.idx, [file], OffsetBounds(file.start_offset, file.end_offset))
+        Rewrite(partition.idx, [file], OffsetBounds(max(file.start_offset, start), file.end_offset))
         for file in partition.files
-        if file.end_offset > partition.stream.start_offset
+        if file.end_offset > start
         and any(
-            low < file.end_offset and high > max(file.start_offset, partition.stream.start_offset)
-            for low, high in partition.cleaned.values()
+            low < file.end_offset and high > max(file.start_offset, start) for low, high in partition.cleaned.values()
         )
     ]

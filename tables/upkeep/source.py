@@ -47,7 +47,8 @@ class CopiedBlocks:
     end_offset: int
     size_bytes: int
     cleaned: Mapping[int, OffsetBounds]
-    """Ranges that log compaction has rewritten, among those that they are from, by object id."""
+    """Ranges that log compaction has rewritten, among those that they are from, by object id. All that is here of
+    one is from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,10 @@ class BlockSource:
                 min(end, entries[-1].end_offset),
                 sum(each.size_bytes for each in entries),
                 {
-                    each.object.object_id: OffsetBounds(
-                        each.location.range.start_offset, each.location.range.end_offset
-                    )
+                    each.object.object_id: each.bounds
                     for each in blocks
-                    if each.object.cleaned
+                    # One that has replaced others between two pages has only what follows.
+                    if each.object.cleaned and each.entry.start_offset <= max(start, each.bounds.start_offset)
                 },
             )
         raise AssertionError("the last attempt returns or raises")

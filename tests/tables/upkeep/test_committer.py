@@ -25,6 +25,7 @@ from anabranch.s3stream.errors import NotFound, OutcomeUnknown, StoreError
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
+from anabranch.tables.upkeep import committer as committer_module
 from anabranch.tables.upkeep import source as source_module
 from anabranch.tables.upkeep import transfers as transfers_module
 from anabranch.tables.upkeep.committer import TableCommitter
@@ -389,6 +390,81 @@ async def test_a_compacted_topic_has_one_row_for_each_key(node: Node, topic: str
     await node.upkeep.compaction.run_once()
     await finish(successor)
     assert await rows(successor) == await consumed(node, topic)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_compacted_topic_may_have_lost_the_first_rows_of_a_file(
+    node: Node, topic: str, tmp_path: Path, *, kept: bool
+) -> None:
+    """The rest of the file is made anew. The first rows stay if the table keeps them, and otherwise leave."""
+    configs = {"cleanup.policy": "compact,delete", "retention.ms": "3600000", "min.cleanable.dirty.ratio": "0"}
+    await created_slowly(node, topic, configs={**configs, "table.retention": "keep" if kept else "topic"})
+    for at in range(3):
+        await sent(node, topic, [Event(0, b"value %d %d" % (at, key), b"key %d" % key) for key in range(4)])
+    await finish(own_committer(node, topic, tmp_path / "first"))
+    lost = (await consumed(node, topic))[:4] if kept else []
+    await asyncio.to_thread(delete_records, node, topic, 4)
+    await node.upkeep.compaction.run_once()
+    await sent(node, topic, [Event(0, b"later", b"key 9")])
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    now_ms = upkeep.context.now_ms  # so late that retention may have moved the start: the file is not cut for it
+    committer = own_committer(node, topic, tmp_path / "own", now_ms=lambda: now_ms() + 2 * 3_600_000)
+    await finish(committer)
+    assert (committer.stats.cut_files, committer.stats.remade_files) == (0, 1)
+    assert await rows(committer) == [*lost, *await consumed(node, topic)]
+
+
+async def test_rows_that_were_made_before_a_log_compaction_are_made_anew_though_later_ones_were_not(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a range of log compaction, the first file of a commit has the rows of before, and the second one its own."""
+    await created_slowly(node, topic, configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    for at in range(3):
+        await sent(node, topic, [Event(0, b"value %d %d" % (at, key), b"key %d" % key) for key in range(4)])
+    copy = BlockSource.copy
+    starts: list[int] = []
+
+    async def clean_between(self: BlockSource, stream_id: int, start: int, *args: Any, **named: Any) -> CopiedBlocks:
+        starts.append(start)
+        if len(starts) == 2:
+            await node.upkeep.compaction.run_once()
+        return await copy(self, stream_id, start, *args, **named)
+
+    monkeypatch.setattr(BlockSource, "copy", clean_between)
+    monkeypatch.setattr(committer_module, "SHARE_BYTES_MAX", 1)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await finish(committer)
+    assert starts[:2] == [0, 4]
+    await finish(committer)  # the next round sees that there was a log compaction
+    assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_partitions_take_turns_while_a_commit_cannot_have_rows_of_all(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic, 5)
+    monkeypatch.setattr(committer_module, "FILES_MAX", 2)
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(3):  # the first ones have new rows each time
+        await sent(node, topic, values(at * 10, at * 10 + 10, 5))
+        await committer.run()
+    assert all(each.end_offset for each in committer.status.partitions.values())
+
+
+async def test_a_dropped_table_is_not_made_anew_by_a_node_that_does_not_know_yet(
+    node: Node, topic: str, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic)
+    committer = own_committer(node, topic, tmp_path / "own")
+    tables, topic_id = node.serving.catalog.tables, committer.topic.topic_id
+    info = await tables.of_topic(topic_id)
+    assert info is not None
+    await asyncio.to_thread(alter, node, topic, "table.enable", "false")
+    await tables.drop(info.table_id, keep_files=False, now_ms=1, delete_after_ms=1)
+    with pytest.raises(NotFound, match=r"table\.enable of topic .* is no longer true: no table is made"):
+        await committer.run()
+    assert await tables.of_topic(topic_id) is None
 
 
 async def test_a_new_schema_adds_its_columns(node: Node, topic: str, tmp_path: Path) -> None:

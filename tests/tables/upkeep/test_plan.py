@@ -149,4 +149,4 @@ def test_files_with_cleaned_offsets_are_made_anew_from_the_start_of_the_topic_on
     partition = PartitionFacts(
         0, OffsetBounds(5, 40), OffsetBounds(0, 40), files(1, 1, 1, 1), {7: OffsetBounds(0, 8), 9: OffsetBounds(30, 35)}
     )
-    assert joined(plan_remakes(partition)) == [(0, 10), (30, 40)]
+    assert joined(plan_remakes(partition)) == [(5, 10), (30, 40)]
