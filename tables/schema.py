@@ -22,6 +22,11 @@ RAW_VALUE: Final = "value"
 """Column of values that are not decoded."""
 FIELD_ID: Final = b"PARQUET:field_id"
 HEADERS: Final = list_of(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+FIELDS_MAX: Final = 20_000
+"""Fields of a table, at all levels: each version of its metadata has them."""
+LEVELS_MAX: Final = 100
+"""Levels of fields. Readers go through them by recursion."""
+PATH_CHARS_MAX: Final = 100
 _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int8(): (pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),
@@ -74,12 +79,12 @@ def evolve(schema: pa.Schema | None, value: pa.StructType | None, key: pa.Struct
         raise SchemaError(f"a field {KAFKA}, which is the table's own")
     kafka = kafka_type(None if key is None else _iceberg_type(key))
     wanted = pa.struct([*wanted, pa.field(KAFKA, kafka, nullable=False)])
-    _refuse_twins(wanted)
+    _check_fields(wanted)
     if schema is None:
         return Evolution(numbered(pa.schema(list(wanted))))
     found = Evolution(schema)
     columns = _Merge(found, max(field_ids(schema)) + 1).fields(pa.struct(list(schema)), wanted, "")
-    _refuse_twins(pa.struct(columns))  # a new name may be a twin of one that only older values have
+    _check_fields(pa.struct(columns))  # a new name may be a twin of one that only older values have
     return Evolution(pa.schema(columns), found.added, found.promoted, found.unfit)
 
 
@@ -177,25 +182,32 @@ def _is_empty(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and (not parts or (not pa.types.is_struct(kind) and _is_empty(parts[-1].type)))
 
 
-def _refuse_twins(columns: pa.StructType) -> None:
-    """Raise SchemaError for two fields that engines know by one name, which ignore case, and find fields by paths."""
+def _check_fields(columns: pa.StructType) -> None:
+    """Raise SchemaError for what engines do not read: too many fields, too deep ones, and two of one name.
+
+    They ignore case, and find fields by paths.
+    """
     known: dict[str, str] = {}
-    for path in _paths(columns, ""):
+    for path in _paths(columns, "", 1):
         other = known.setdefault(path.lower(), path)
         if other is path:
-            continue
-        if other == path:
+            if len(known) > FIELDS_MAX:
+                raise SchemaError(f"more than {FIELDS_MAX:,} fields, which are the most that a table has")
+        elif other == path:
             raise SchemaError(
                 f"two fields {path}: Iceberg finds fields by such a path, so a name with dots may be taken"
             )
-        raise SchemaError(f"fields {other} and {path}, which engines that ignore case cannot tell apart")
+        else:
+            raise SchemaError(f"fields {other} and {path}, which engines that ignore case cannot tell apart")
 
 
-def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
+def _paths(kind: pa.DataType, path: str, level: int) -> Iterator[str]:
     """Yield the paths of all that is inside of a type, with dots between the names, as Iceberg does."""
     for part in _inside(kind):
+        if level > LEVELS_MAX:
+            raise SchemaError(f"fields of more than {LEVELS_MAX} levels, such as {path[:PATH_CHARS_MAX]}...")
         yield (inner := f"{path}{part.name}")
-        yield from _paths(part.type, f"{inner}.")
+        yield from _paths(part.type, f"{inner}.", level + 1)
 
 
 def numbered(schema: pa.Schema) -> pa.Schema:

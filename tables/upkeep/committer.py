@@ -230,7 +230,10 @@ class TableCommitter:
         return info
 
     async def _find(self, schema: str | None) -> Finding:
-        """Return what the next shares are made with. The last one stays if the registry or a schema is at fault."""
+        """Return what the next shares are made with. The last one stays if the registry or a schema is at fault.
+
+        A schema may be at fault in any way: it may also take too much memory.
+        """
         options, registry = self.topic.options, await self._context.registry()
         before = self._finding
         question = Question(
@@ -243,7 +246,7 @@ class TableCommitter:
         try:
             self._finding = await self._context.columns.ask(lambda process: process.find(question))
         except ColumnsError as error:
-            if before is None or schema is None or error.kind not in {"registry", "schema"}:
+            if before is None or schema is None or error.kind == "stopped":
                 raise
             self._delayed = f"new schemas are not used: {error}"
             return before

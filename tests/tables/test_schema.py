@@ -10,9 +10,18 @@ import pytest
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables.conform import conform
 from anabranch.tables.errors import SchemaError
+from anabranch.tables.iceberg_schema import iceberg_schema
 from anabranch.tables.parts import answer
 from anabranch.tables.requests import Asked, Question, Share
-from anabranch.tables.schema import decode_schema, encode_schema, evolve, field_ids, id_of
+from anabranch.tables.schema import (
+    FIELDS_MAX,
+    LEVELS_MAX,
+    decode_schema,
+    encode_schema,
+    evolve,
+    field_ids,
+    id_of,
+)
 from anabranch.tables.types import TIMESTAMP, list_of, map_of
 from tests.tables.shares import RAW, file_schema, made, question, share_of
 
@@ -88,6 +97,29 @@ def test_columns_are_added_and_grow_by_the_rules_of_iceberg() -> None:
 def test_schemas_that_engines_cannot_read_are_refused(kind: pa.StructType, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         evolve(None, kind, None)
+
+
+def nested(levels: int) -> pa.StructType:
+    """Return a type whose innermost field is at this level."""
+    kind: pa.DataType = pa.int64()
+    for at in range(levels):
+        kind = pa.struct([("a", kind)]) if at % 2 or at == levels - 1 else list_of(kind)
+    assert pa.types.is_struct(kind)
+    return kind
+
+
+def test_a_schema_has_limits() -> None:
+    with pytest.raises(SchemaError, match=r"fields of more than 100 levels, such as a\.a\.element"):
+        evolve(None, nested(LEVELS_MAX + 1), None)
+    schema = evolve(None, nested(LEVELS_MAX), None).schema
+    assert decode_schema(encode_schema(schema)) == schema
+    assert evolve(schema, nested(LEVELS_MAX), None).schema == schema
+    assert iceberg_schema(schema, 1).highest_field_id == max(field_ids(schema))
+    many = [(f"c{at}", pa.int32()) for at in range(FIELDS_MAX)]
+    with pytest.raises(SchemaError, match="more than 20,000 fields, which are the most that a table has"):
+        evolve(None, pa.struct(many), None)
+    kafka = len(list(field_ids(evolve(None, None, None).schema))) - 1
+    evolve(None, pa.struct(many[kafka:]), None)
 
 
 def test_a_new_name_that_differs_from_an_old_one_in_case_only_is_refused() -> None:

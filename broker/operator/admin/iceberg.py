@@ -241,7 +241,13 @@ def _load_result(place: str, metadata: bytes, access: _Access) -> bytes:
 
 
 def _access_to(node: Node, store: str) -> _Access:
-    """Return the settings of a store for clients, and the credentials for engines if the operator has set some."""
+    """Return the settings of a store for clients, and the credentials for engines if the operator has set some.
+
+    Raises CatalogFailure if this node does not have the store.
+    """
+    if store not in node.stores:
+        reason = f"the table is in the store {store}, which is not configured on this node: ask another one"
+        raise CatalogFailure(HTTPStatus.SERVICE_UNAVAILABLE, reason)
     settings = node.serving.settings
     is_default = store == settings.objects.store
     objects = settings.objects if is_default else settings.stores[store]
@@ -274,7 +280,7 @@ async def _report_metrics(call: Call) -> web.Response:
     try:
         report = json.loads(call.body)
         kind = report["report-type"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         kind = None
     if kind not in REPORT_TYPES:
         raise CatalogFailure(HTTPStatus.BAD_REQUEST, f"expected JSON with a report-type of {' or '.join(REPORT_TYPES)}")

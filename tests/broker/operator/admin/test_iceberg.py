@@ -201,13 +201,16 @@ async def test_reports_are_counted(tmp_path: Path) -> None:
         bodies: list[Any] = [{}, [], {"report-type": "other"}]
         for body in bodies:
             assert (await client.failure(f"{TABLE}/metrics", "POST", body))[:2] == (400, "BadRequestException")
+        url = f"http://{node.ports.admin_address}/iceberg/v1{TABLE}/metrics"
+        async with aiohttp.request("POST", url, data=b"[" * 100_000) as response:
+            assert response.status == 400
         await client.names()
         async with aiohttp.request("GET", f"http://{node.ports.admin_address}/metrics") as response:
             lines = (await response.text()).splitlines()
         found = [line for line in lines if line.startswith("anabranch_table_requests_total")]
         assert found == [
             'anabranch_table_requests_total{request="list_tables"} 1.0',
-            'anabranch_table_requests_total{request="report_metrics"} 5.0',
+            'anabranch_table_requests_total{request="report_metrics"} 6.0',
         ]
 
 
@@ -369,3 +372,13 @@ async def test_a_store_that_has_lost_the_metadata_is_said_so(tmp_path: Path, mon
         code, type_, message = await client.failure(TABLE)
         assert (code, type_) == (500, "InternalServerError")
         assert message == f"the metadata of table orders is missing: file://{place}"
+
+
+async def test_a_node_without_the_store_of_a_table_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node(tmp_path) as node, client_of(node) as client:
+        await (await StoredTable.created(node, "orders")).commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(node, "stores", {})
+            code, type_, message = await client.failure(TABLE)
+        assert (code, type_) == (503, "ServiceUnavailableException")
+        assert message == "the table is in the store local, which is not configured on this node: ask another one"
