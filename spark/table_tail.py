@@ -72,7 +72,7 @@ def table_and_tail(
     snapshot_id, ends = _snapshot(spark, table)
     # Without a snapshot the table is empty, and one that comes now has what the tail has.
     if snapshot_id:
-        rows = spark.read.option("snapshot-id", snapshot_id).table(table)
+        rows = spark.read.option("versionAsOf", snapshot_id).table(table)
     else:
         rows = spark.read.table(table).limit(0)
     described = _describe(options, name)
