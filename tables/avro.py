@@ -60,7 +60,14 @@ def avro_type(schema: Any) -> pa.StructType:
 
 
 def _whole_type(schema: Any) -> pa.DataType:
-    return _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
+    """Return the type of a parsed schema, of which fastavro has not checked logical types. Raises SchemaError."""
+    named = dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}
+    try:
+        return _type_of(schema, named, ())
+    except SchemaError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SchemaError(f"an Avro schema that can't be read: {error}") from error
 
 
 @dataclass(slots=True)

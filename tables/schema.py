@@ -24,8 +24,8 @@ FIELD_ID: Final = b"PARQUET:field_id"
 HEADERS: Final = list_of(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 FIELDS_MAX: Final = 20_000
 """Fields of a table, at all levels: each version of its metadata has them."""
-LEVELS_MAX: Final = 100
-"""Levels of fields. Readers go through them by recursion."""
+LEVELS_MAX: Final = 50
+"""Levels of fields. Readers and writers go through them by recursion: pyiceberg writes no 90 levels of structs."""
 PATH_CHARS_MAX: Final = 100
 _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int8(): (pa.int32(), pa.int64()),

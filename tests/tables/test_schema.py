@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import StaticTable
 
 from anabranch.protocol.records import Record, build_batch
+from anabranch.tables.avro import avro_type, parse_avro
 from anabranch.tables.conform import conform
 from anabranch.tables.errors import SchemaError
+from anabranch.tables.iceberg import write_snapshot
 from anabranch.tables.iceberg_schema import iceberg_schema
 from anabranch.tables.parts import answer
 from anabranch.tables.requests import Asked, Question, Share
@@ -22,6 +26,7 @@ from anabranch.tables.schema import (
     field_ids,
     id_of,
 )
+from anabranch.tables.snapshots import SnapshotRequest
 from anabranch.tables.types import TIMESTAMP, list_of, map_of
 from tests.tables.shares import RAW, file_schema, made, question, share_of
 
@@ -109,7 +114,7 @@ def nested(levels: int) -> pa.StructType:
 
 
 def test_a_schema_has_limits() -> None:
-    with pytest.raises(SchemaError, match=r"fields of more than 100 levels, such as a\.a\.element"):
+    with pytest.raises(SchemaError, match=r"fields of more than 50 levels, such as a\.a\.element"):
         evolve(None, nested(LEVELS_MAX + 1), None)
     schema = evolve(None, nested(LEVELS_MAX), None).schema
     assert decode_schema(encode_schema(schema)) == schema
@@ -120,6 +125,52 @@ def test_a_schema_has_limits() -> None:
         evolve(None, pa.struct(many), None)
     kafka = len(list(field_ids(evolve(None, None, None).schema))) - 1
     evolve(None, pa.struct(many[kafka:]), None)
+
+
+def test_the_deepest_schema_can_be_written_and_read(tmp_path: Path) -> None:
+    kind: pa.DataType = pa.int64()
+    for _ in range(LEVELS_MAX):
+        kind = pa.struct([("a", kind)])
+    assert pa.types.is_struct(kind)
+    target = tmp_path / "v1.metadata.json"
+    write_snapshot(
+        SnapshotRequest(
+            table_id=UUID(int=1).hex,
+            location=f"file://{tmp_path}",
+            schemas=[encode_schema(evolve(None, kind, None).schema)],
+            properties={},
+            version=1,
+            now_ms=1_000,
+            metadata=None,
+            metadata_uri=None,
+            snapshot_id=0,
+            manifest_list=None,
+            manifests={},
+            added=[],
+            removed=[],
+            summary={},
+            kept=[],
+            metadata_target=str(target),
+            manifest_target=None,
+            manifest_list_target=None,
+        )
+    )
+    assert StaticTable.from_metadata(f"file://{target}").scan().to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "logical",
+    [
+        {"logicalType": "decimal", "precision": 0},
+        {"logicalType": "decimal"},
+        {"logicalType": ["date"]},
+        {"logicalType": {"date": 1}},
+    ],
+)
+def test_an_avro_schema_of_odd_logical_types_is_refused(logical: Any) -> None:
+    text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "a", "type": {"type": "bytes", **logical}}]})
+    with pytest.raises(SchemaError, match="an Avro schema that can't be read: "):
+        avro_type(parse_avro(text))
 
 
 def test_a_new_name_that_differs_from_an_old_one_in_case_only_is_refused() -> None:
