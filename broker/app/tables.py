@@ -29,7 +29,7 @@ FOLDER: Final = "tables"
 USER: Final = "tables"
 TOKEN_BYTES: Final = 24
 HEAD_S_MAX: Final = 10.0
-_log_limit: Final = 64 << 10
+HEAD_BYTES_MAX: Final = 64 << 10
 
 
 def make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> TableUpkeep:
@@ -98,7 +98,7 @@ class RegistryPort:
     async def place(self) -> Registry:
         """Return the place of the registry. Raises OSError if no port is free."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_log_limit)
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Registry(f"http://{host_port(host, port)}", self._credentials)
 

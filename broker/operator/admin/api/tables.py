@@ -17,6 +17,7 @@ from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.values import ResourceType
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.configs.table import is_enabled
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.cluster import may_read_records
@@ -248,7 +249,7 @@ class _Named(NamedTuple):
 
     @property
     def enabled(self) -> bool:
-        return self.topic is not None and _is_enabled(self.topic)
+        return self.topic is not None and is_enabled(self.topic.info.configs)
 
 
 class _Ends(NamedTuple):
@@ -301,7 +302,7 @@ class TableEndpoints:
     async def _named(self) -> dict[str, _Named]:
         """Return tables, and topics that are to be some, by name."""
         topics = self._serving.topics
-        found = {each.name: _Named(each.name, None, each) for each in topics if _is_enabled(each)}
+        found = {each.name: _Named(each.name, None, each) for each in topics if is_enabled(each.info.configs)}
         for info in await self._tables.list():
             topic = topics.get(info.topic_id)
             found[info.name] = _Named(info.name, info, topic)
@@ -514,7 +515,7 @@ class TableEndpoints:
 
     async def _complete(self, topic: Topic, targets: Mapping[int, int]) -> TableState | None:
         """Return the table if it has the records of all partitions up to these offsets."""
-        info = next((each for each in await self._tables.list() if each.topic_id == topic.topic_id), None)
+        info = await self._tables.of_topic(topic.topic_id)
         if info is None or not info.metadata_file:
             return None
         state = await self._tables.read(info.table_id)
@@ -549,10 +550,6 @@ class TableEndpoints:
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         (result,) = (await self._local.call(request, user)).responses
         check(result.error_code, result.error_message)
-
-
-def _is_enabled(topic: Topic) -> bool:
-    return topic.info.configs.get(ENABLE) == "true"
 
 
 def _partitions(topic: Topic | None, state: TableState | None, ends: _Ends) -> list[TablePartition]:
