@@ -38,7 +38,11 @@ JVM: Final = (
 
 
 class TrinoError(Exception):
-    """A query has failed."""
+    """A query has failed; `name` is Trino's name of the error."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class TrinoServer:
@@ -48,14 +52,32 @@ class TrinoServer:
         self._url = url
 
     def is_ready(self) -> bool:
-        """Return whether it runs queries: it knows of itself a while after it has started."""
+        """Return whether it takes queries."""
         try:
             return bool(self.query(f"SHOW SCHEMAS FROM {CATALOG}"))
         except (OSError, TrinoError):
             return False
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of a query: structs and maps as dictionaries, times with their zone. Raises TrinoError."""
+        """Return the rows of a query: structs and maps as dictionaries, times with their zone. Raises TrinoError.
+
+        Waits for a node: the scheduler of a server that has just started knows of none for a while, though the server
+        names itself as active and answers what only its coordinator is asked.
+        """
+        answers: list[list[dict[str, Any]]] = []
+
+        def answered() -> bool:
+            try:
+                answers.append(self._query(sql))
+            except TrinoError as error:
+                if error.name != "NO_NODES_AVAILABLE":
+                    raise
+            return bool(answers)
+
+        wait_until(answered, "Trino has a node for the query", timeout_s=QUERY_S)
+        return answers[0]
+
+    def _query(self, sql: str) -> list[dict[str, Any]]:
         headers = {
             "X-Trino-User": "test",
             "X-Trino-Time-Zone": "UTC",
@@ -67,7 +89,7 @@ class TrinoServer:
         columns: Sequence[Mapping[str, Any]] = ()
         while True:
             if "error" in answer:
-                raise TrinoError(answer["error"]["message"])
+                raise TrinoError(answer["error"]["message"], answer["error"]["errorName"])
             columns = answer.get("columns", columns)
             found += answer.get("data", [])
             if "nextUri" not in answer:
