@@ -10,7 +10,7 @@ from anabranch.protocol.registry import APIS, INTERNAL_APIS
 from anabranch.protocol.varint import read_uvarint, read_varlong, uvarint, varlong
 from anabranch.protocol.wire import Versions
 
-# Key, name and versions of the served APIs, as Apache Kafka 4.3 has them.
+# Key, name and versions of the APIs, as Apache Kafka 4.3 has them.
 TABLE = """
 0 Produce 0-13; 1 Fetch 4-18; 2 ListOffsets 1-11; 3 Metadata 0-13; 8 OffsetCommit 2-10; 9 OffsetFetch 1-10;
 10 FindCoordinator 0-6; 11 JoinGroup 0-9; 12 Heartbeat 0-4; 13 LeaveGroup 0-5; 14 SyncGroup 0-5; 15 DescribeGroups 0-6;
@@ -25,7 +25,9 @@ TABLE = """
 50 DescribeUserScramCredentials 0-0; 51 AlterUserScramCredentials 0-0; 55 DescribeQuorum 0-2; 57 UpdateFeatures 0-2;
 60 DescribeCluster 0-2; 61 DescribeProducers 0-0; 64 UnregisterBroker 0-0; 65 DescribeTransactions 0-0;
 66 ListTransactions 0-2; 68 ConsumerGroupHeartbeat 0-1; 69 ConsumerGroupDescribe 0-1;
-71 GetTelemetrySubscriptions 0-0; 72 PushTelemetry 0-0; 74 ListConfigResources 0-1; 75 DescribeTopicPartitions 0-0
+71 GetTelemetrySubscriptions 0-0; 72 PushTelemetry 0-0; 74 ListConfigResources 0-1; 75 DescribeTopicPartitions 0-0;
+76 ShareGroupHeartbeat 1-1; 77 ShareGroupDescribe 1-1; 90 DescribeShareGroupOffsets 0-1; 91 AlterShareGroupOffsets 0-0;
+92 DeleteShareGroupOffsets 0-0
 """
 
 

@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`, the log a group coordinator recovers from.
 
 Each key and value begins with an int16 version (`codec.encode_versioned`). The version of a key also identifies the
-record: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848). A null value deletes.
+record: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848), 10 to 15 a share group
+(KIP-932). A null value deletes.
     v1  offset_commit_value adds expire_timestamp
     v1  group_metadata_value adds members.rebalance_timeout
     v2  offset_commit_value drops expire_timestamp
@@ -226,3 +227,113 @@ class ConsumerGroupRegularExpressionValue:
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     version: int = wire.int64("0+")
     timestamp: int = wire.int64("0+")
+
+
+@message(versions="10", flexible=None)
+class ShareGroupMemberMetadataKey:
+    """Key of a `ShareGroupMemberMetadataValue`."""
+
+    group_id: str = wire.string("10")
+    member_id: str = wire.string("10")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupMemberMetadataValue:
+    """A member of a share group and what it subscribes to (KIP-932)."""
+
+    rack_id: str | None = wire.string("0+", nullable="0+")
+    client_id: str = wire.string("0+")
+    client_host: str = wire.string("0+")
+    subscribed_topic_names: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+
+
+@message(versions="11", flexible=None)
+class ShareGroupMetadataKey:
+    """Key of a `ShareGroupMetadataValue`."""
+
+    group_id: str = wire.string("11")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupMetadataValue:
+    """The epoch of a share group."""
+
+    epoch: int = wire.int32("0+")
+    metadata_hash: int = wire.int64("0+")
+
+
+@message(versions="12", flexible=None)
+class ShareGroupTargetAssignmentMetadataKey:
+    """Key of a `ShareGroupTargetAssignmentMetadataValue`."""
+
+    group_id: str = wire.string("12")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupTargetAssignmentMetadataValue:
+    """Group epoch that the target assignment was computed for."""
+
+    assignment_epoch: int = wire.int32("0+")
+    assignment_timestamp: int = wire.int64("0+", tag=0, ignorable=True)
+
+
+@message(versions="13", flexible=None)
+class ShareGroupTargetAssignmentMemberKey:
+    """Key of a `ShareGroupTargetAssignmentMemberValue`."""
+
+    group_id: str = wire.string("13")
+    member_id: str = wire.string("13")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupTargetAssignmentMemberValue:
+    """Partitions that a member is to share."""
+
+    topic_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
+
+
+@message(versions="14", flexible=None)
+class ShareGroupCurrentMemberAssignmentKey:
+    """Key of a `ShareGroupCurrentMemberAssignmentValue`."""
+
+    group_id: str = wire.string("14")
+    member_id: str = wire.string("14")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupCurrentMemberAssignmentValue:
+    """Partitions that a member shares, and its epoch."""
+
+    member_epoch: int = wire.int32("0+")
+    previous_member_epoch: int = wire.int32("0+")
+    state: int = wire.int8("0+")
+    assigned_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
+
+
+@message(versions="15", flexible=None)
+class ShareGroupStatePartitionMetadataKey:
+    """Key of a `ShareGroupStatePartitionMetadataValue`."""
+
+    group_id: str = wire.string("15")
+
+
+@message
+class TopicPartitionsInfo:
+    topic_id: bytes = wire.uuid("0+")
+    topic_name: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class TopicInfo:
+    topic_id: bytes = wire.uuid("0+")
+    topic_name: str = wire.string("0+")
+
+
+@message(versions="0", flexible="0+")
+class ShareGroupStatePartitionMetadataValue:
+    """Partitions of which the share coordinator has a state for this group, or is asked to create or delete one."""
+
+    initializing_topics: Sequence[TopicPartitionsInfo] = wire.array(TopicPartitionsInfo, "0+")
+    initialized_topics: Sequence[TopicPartitionsInfo] = wire.array(TopicPartitionsInfo, "0+")
+    deleting_topics: Sequence[TopicInfo] = wire.array(TopicInfo, "0+")
