@@ -79,6 +79,7 @@ def make_coordinators(
         new_id=lambda: str(environment.new_uuid()),
         topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,
+        share_session_timeout_ms=group_configs.share_session_timeout_ms,
         expiry_now_ms=basis.cautious.now_ms,
         read_topic_names=topics.read_names,
         parking=topics.parking,

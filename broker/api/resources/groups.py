@@ -10,7 +10,7 @@ from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, 
 from anabranch.broker.kafka.configs.group import GROUP_CONFIGS, check_group_configs
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
-_NOT_SERVED = ("share", "streams")
+_NOT_SERVED = ("streams",)
 
 
 class GroupResource(StoredResource):
@@ -41,12 +41,12 @@ class GroupResource(StoredResource):
 
     def value(self, serving: Serving, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
         """Return the group's value, or the node's."""
-        default = default_value(row, serving.settings)
+        default, broker_name = default_value(row, serving.settings), row.broker_name or row.name
         synonyms = []
         if row.name in own:
             synonyms.append((row.name, own[row.name], ConfigSource.GROUP_CONFIG))
         if default != row.default:
-            synonyms.append((row.broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
-        synonyms.append((row.broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
+            synonyms.append((broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
+        synonyms.append((broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
         _, value, source = synonyms[0]
         return ConfigValue(row.name, value, source, row.type, row.documentation, synonyms=synonyms)

@@ -18,6 +18,8 @@ from anabranch.broker.node.settings.names import area_models
 AUTO_CREATE: Final = "auto.create.topics.enable"
 CONNECTIONS_MAX: Final = "max.connections"
 CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
+DEAD_LETTER_AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
+DEAD_LETTER_PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
 PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
 STORAGE_POLICY: Final = "log.storage.policy"
 _B, _S, _I, _L, _D = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
@@ -42,6 +44,24 @@ _STATIC_ROWS = (
     ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
     ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),
     ("group.min.session.timeout.ms", _I, "6000", ("group", "session_timeout_min_ms")),
+    ("group.share.delivery.count.limit", _I, "5", ("group", "share_delivery_count_limit")),
+    ("group.share.heartbeat.interval.ms", _I, "5000", ("group", "share_heartbeat_interval_ms")),
+    ("group.share.initialize.retry.interval.ms", _I, "30000", ("group", "share_initialize_retry_interval_ms")),
+    ("group.share.max.delivery.count.limit", _I, "10", ("group", "share_delivery_count_limit_max")),
+    ("group.share.max.heartbeat.interval.ms", _I, "15000", ("group", "share_heartbeat_interval_max_ms")),
+    ("group.share.max.partition.max.record.locks", _I, "4000", ("group", "share_partition_record_locks_most")),
+    ("group.share.max.record.lock.duration.ms", _I, "60000", ("group", "share_record_lock_duration_max_ms")),
+    ("group.share.max.session.timeout.ms", _I, "60000", ("group", "share_session_timeout_max_ms")),
+    ("group.share.max.share.sessions", _I, "2000", ("group", "share_sessions_max")),
+    ("group.share.max.size", _I, "200", ("group", "share_members_max")),
+    ("group.share.min.delivery.count.limit", _I, "2", ("group", "share_delivery_count_limit_min")),
+    ("group.share.min.heartbeat.interval.ms", _I, "5000", ("group", "share_heartbeat_interval_min_ms")),
+    ("group.share.min.partition.max.record.locks", _I, "100", ("group", "share_partition_record_locks_least")),
+    ("group.share.min.record.lock.duration.ms", _I, "15000", ("group", "share_record_lock_duration_min_ms")),
+    ("group.share.min.session.timeout.ms", _I, "45000", ("group", "share_session_timeout_min_ms")),
+    ("group.share.partition.max.record.locks", _I, "2000", ("group", "share_partition_record_locks_max")),
+    ("group.share.record.lock.duration.ms", _I, "30000", ("group", "share_record_lock_duration_ms")),
+    ("group.share.session.timeout.ms", _I, "45000", ("group", "share_session_timeout_ms")),
     ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
     ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),
     ("num.partitions", _I, "1", ("topic", "num_partitions")),
@@ -68,6 +88,8 @@ _DYNAMIC_ROWS = (
     (AUTO_CREATE, _B, "true", ("topic", "auto_create"), None),
     (CONNECTIONS_MAX, _I, str(INT_MAX), ("network", "connections_max"), 1),
     (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
+    (DEAD_LETTER_AUTO_CREATE, _B, "false", ("group", "dead_letter_topic_auto_create"), None),
+    (DEAD_LETTER_PREFIX, _S, "dlq.", ("group", "dead_letter_topic_prefix"), None),
     (PRODUCER_ID_EXPIRATION, _I, "86400000", ("topic", "producer_id_expiration_ms"), 1),
 )
 _CLEANER = "compaction has a thread of its own, and takes turns with uploads."

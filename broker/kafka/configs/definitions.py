@@ -67,6 +67,8 @@ class ConfigDef:
     """An allowed value outside the range."""
     item_pattern: str = ""
     """Regular expression of each item of a list, unless the list is a single `*`."""
+    problem_of: Callable[[str], str] | None = None
+    """Returns what is wrong with a text, empty if it is right."""
 
     def normalize(self, value: str) -> str:
         """Return a value as Kafka shows it after parsing. Raises INVALID_CONFIG, with Kafka's message."""
@@ -89,6 +91,8 @@ class ConfigDef:
                         f"Invalid value {item} for configuration {self.name}: "
                         f"String must be one of: {', '.join(self.choices)}"
                     )
+        if self.problem_of is not None and (problem := self.problem_of(str(parsed))):
+            raise invalid_config(f"Invalid value {value} for configuration {self.name}: {problem}")
         if isinstance(parsed, int | float):
             self._check_range(parsed)
         elif isinstance(parsed, list) and self.item_pattern:

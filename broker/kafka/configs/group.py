@@ -1,12 +1,13 @@
-"""Configs of a consumer group (KIP-848), which override the node's defaults.
+"""Configs of a consumer group (KIP-848) or share group (KIP-932), which override the node's defaults.
 
 Only configs that have an effect here are listed. Values must be within the node's limits, so that no group keeps dead
 members for days, or has its members send a heartbeat every millisecond.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from anabranch.broker.kafka.configs.cluster import GROUP, ClusterConfigs
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigType
@@ -15,54 +16,200 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
-GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
-    {
-        SESSION_TIMEOUT: ConfigDef(
-            SESSION_TIMEOUT,
-            ConfigType.INT,
-            "45000",
-            "A member that sends no heartbeat for this long is removed (consumer protocol).",
-            broker_name="group.consumer.session.timeout.ms",
-            setting=("group", "consumer_session_timeout_ms"),
-            minimum=1,
-        ),
-        HEARTBEAT_INTERVAL: ConfigDef(
-            HEARTBEAT_INTERVAL,
-            ConfigType.INT,
-            "5000",
-            "Interval of the members' heartbeats (consumer protocol).",
-            broker_name="group.consumer.heartbeat.interval.ms",
-            setting=("group", "consumer_heartbeat_interval_ms"),
-            minimum=1,
-        ),
-    }
+SHARE_SESSION_TIMEOUT: Final = "share.session.timeout.ms"
+SHARE_HEARTBEAT_INTERVAL: Final = "share.heartbeat.interval.ms"
+SHARE_RECORD_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+SHARE_DELIVERY_COUNT_LIMIT: Final = "share.delivery.count.limit"
+SHARE_PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
+SHARE_AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
+SHARE_ISOLATION_LEVEL: Final = "share.isolation.level"
+SHARE_RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPY_RECORD: Final = "errors.deadletterqueue.copy.record.enable"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_BY_DURATION: Final = "by_duration:"
+_DURATION: Final = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
+    r"(?P<time>T(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<rest>\d{0,9}))?S)?)?",
+    re.IGNORECASE | re.ASCII,
 )
+
+
+class OffsetReset(NamedTuple):
+    """Place where a share group begins to read a partition."""
+
+    place: str
+    """EARLIEST, LATEST, or empty: at a time."""
+    before_ms: int = 0
+    """Time from then until now."""
+
+
+def parse_offset_reset(text: str) -> OffsetReset:
+    """Parse the value of SHARE_AUTO_OFFSET_RESET. Raises ValueError."""
+    if text in {EARLIEST, LATEST}:
+        return OffsetReset(text)
+    if not text.startswith(_BY_DURATION):
+        raise ValueError(text)
+    return OffsetReset("", _parse_duration_ms(text.removeprefix(_BY_DURATION)))
+
+
+def _parse_duration_ms(text: str) -> int:
+    """Parse a duration as Java's `Duration.parse` does; it must not be negative. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None or (found["time"] or "").upper() == "T" or not any(map(str.isdigit, text)):
+        raise ValueError(text)
+    days, hours, minutes, seconds = (int(found[unit] or 0) for unit in ("days", "hours", "minutes", "seconds"))
+    fraction = int((found["rest"] or "").ljust(9, "0")) * (-1 if (found["seconds"] or "").startswith("-") else 1)
+    nanoseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000_000 + fraction
+    if found["sign"] == "-":
+        nanoseconds = -nanoseconds
+    if nanoseconds < 0:
+        raise ValueError(text)
+    return nanoseconds // 1_000_000
+
+
+def _problem_of_offset_reset(text: str) -> str:
+    try:
+        parse_offset_reset(text)
+    except ValueError:
+        return (
+            f"Invalid value `{text}` for configuration {SHARE_AUTO_OFFSET_RESET}. The value must be either 'earliest', "
+            "'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+    return ""
+
+
+_B, _S, _I = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_NUMBERS = (
+    (
+        SESSION_TIMEOUT,
+        "45000",
+        "consumer_session_timeout_ms",
+        1,
+        "A member that sends no heartbeat for this long is removed (consumer protocol).",
+    ),
+    (
+        HEARTBEAT_INTERVAL,
+        "5000",
+        "consumer_heartbeat_interval_ms",
+        1,
+        "Interval of the members' heartbeats (consumer protocol).",
+    ),
+    (
+        SHARE_SESSION_TIMEOUT,
+        "45000",
+        "share_session_timeout_ms",
+        1,
+        "A member that sends no heartbeat for this long is removed (share groups).",
+    ),
+    (
+        SHARE_HEARTBEAT_INTERVAL,
+        "5000",
+        "share_heartbeat_interval_ms",
+        1,
+        "Interval of the members' heartbeats (share groups).",
+    ),
+    (
+        SHARE_RECORD_LOCK_DURATION,
+        "30000",
+        "share_record_lock_duration_ms",
+        1000,
+        "A record that is not acknowledged for this long is delivered again.",
+    ),
+    (SHARE_DELIVERY_COUNT_LIMIT, "5", "share_delivery_count_limit", 2, "Deliveries of a record before it is given up."),
+    (
+        SHARE_PARTITION_MAX_RECORD_LOCKS,
+        "2000",
+        "share_partition_record_locks_max",
+        100,
+        "Records of a partition that are delivered and not acknowledged yet.",
+    ),
+)
+_OTHERS = (
+    ConfigDef(
+        SHARE_AUTO_OFFSET_RESET,
+        _S,
+        LATEST,
+        "Where a share group begins to read: earliest, latest, or by_duration:<ISO 8601 duration> before now.",
+        problem_of=_problem_of_offset_reset,
+    ),
+    ConfigDef(
+        SHARE_ISOLATION_LEVEL,
+        _S,
+        "read_uncommitted",
+        "With read_committed, a share group gets no records of open or aborted transactions.",
+        choices=("read_committed", "read_uncommitted"),
+    ),
+    ConfigDef(SHARE_RENEW_ACKNOWLEDGE, _B, "true", "Members may renew the locks of records."),
+    ConfigDef(
+        DEAD_LETTER_TOPIC, _S, "", "Topic for records that a share group rejects or gives up; empty: they are dropped."
+    ),
+    ConfigDef(
+        DEAD_LETTER_COPY_RECORD,
+        _B,
+        "false",
+        "Copy key, value and headers of such records to the topic, instead of their place alone.",
+    ),
+)
+
+
+def _definitions() -> Iterator[ConfigDef]:
+    for name, default, setting, least, text in _NUMBERS:
+        yield ConfigDef(name, _I, default, text, broker_name=f"group.{name}", setting=("group", setting), minimum=least)
+    yield from _OTHERS
+
+
+GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({row.name: row for row in _definitions()})
 
 
 def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> None:
     """Raise INVALID_CONFIG, with Kafka's message, for a value outside the node's limits."""
-    limits = (
-        (
-            HEARTBEAT_INTERVAL,
-            settings.consumer_heartbeat_interval_min_ms,
-            settings.consumer_heartbeat_interval_max_ms,
-            "heartbeat.interval.ms",
-        ),
-        (
-            SESSION_TIMEOUT,
-            settings.consumer_session_timeout_min_ms,
-            settings.consumer_session_timeout_max_ms,
-            "session.timeout.ms",
-        ),
-    )
-    for name, least, most, what in limits:
+    for name, least, most in _limits(settings):
         if name not in values:
             continue
-        number = int(values[name])
+        number, (kind, _, what) = int(values[name]), name.partition(".")
         if number < least:
-            raise _invalid(f"{name} must be greater than or equal to group.consumer.min.{what}")
+            raise _invalid(f"{name} must be greater than or equal to group.{kind}.min.{what}")
         if number > most:
-            raise _invalid(f"{name} must be less than or equal to group.consumer.max.{what}")
+            raise _invalid(f"{name} must be less than or equal to group.{kind}.max.{what}")
+    for timeout, interval in (
+        (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
+        (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
+    ):
+        if (timeout in values or interval in values) and _number(values, timeout, settings) <= _number(
+            values, interval, settings
+        ):
+            raise _invalid(f"{timeout} must be greater than {interval}")
+    if values.get(DEAD_LETTER_TOPIC, "").startswith("__"):
+        raise _invalid(f"{DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'")
+
+
+def _limits(settings: GroupSettings) -> Iterator[tuple[str, int, int]]:
+    """Yield the lowest and the highest value of each config that has limits."""
+    for name, prefix in (
+        (HEARTBEAT_INTERVAL, "consumer_heartbeat_interval"),
+        (SESSION_TIMEOUT, "consumer_session_timeout"),
+        (SHARE_HEARTBEAT_INTERVAL, "share_heartbeat_interval"),
+        (SHARE_SESSION_TIMEOUT, "share_session_timeout"),
+        (SHARE_RECORD_LOCK_DURATION, "share_record_lock_duration"),
+    ):
+        yield name, getattr(settings, f"{prefix}_min_ms"), getattr(settings, f"{prefix}_max_ms")
+    yield SHARE_DELIVERY_COUNT_LIMIT, settings.share_delivery_count_limit_min, settings.share_delivery_count_limit_max
+    yield (
+        SHARE_PARTITION_MAX_RECORD_LOCKS,
+        settings.share_partition_record_locks_least,
+        settings.share_partition_record_locks_most,
+    )
+
+
+def _number(values: Mapping[str, str], name: str, settings: GroupSettings) -> int:
+    """Return the value of a config of a number: what is set, or the node's."""
+    if name in values:
+        return int(values[name])
+    setting = GROUP_CONFIGS[name].setting
+    assert setting is not None, "the node has a setting for each number"
+    return int(getattr(settings, setting[1]))
 
 
 def _invalid(message: str) -> KafkaError:
@@ -77,13 +224,55 @@ class GroupConfigs:
         self._settings = settings
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member is removed."""
-        return self._number(group_id, SESSION_TIMEOUT, self._settings.consumer_session_timeout_ms)
+        """Return the time without a heartbeat after which a member of a consumer group is removed."""
+        return self._number_of(group_id, SESSION_TIMEOUT)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the interval of a member's heartbeats."""
-        return self._number(group_id, HEARTBEAT_INTERVAL, self._settings.consumer_heartbeat_interval_ms)
+        """Return the interval of the heartbeats of a consumer group's members."""
+        return self._number_of(group_id, HEARTBEAT_INTERVAL)
 
-    def _number(self, group_id: str, name: str, default: int) -> int:
-        own = self._configs.get(GROUP, group_id).get(name)
-        return default if own is None else int(own)
+    def share_session_timeout_ms(self, group_id: str) -> int:
+        """Return the time without a heartbeat after which a member of a share group is removed."""
+        return self._number_of(group_id, SHARE_SESSION_TIMEOUT)
+
+    def share_heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the interval of the heartbeats of a share group's members."""
+        return self._number_of(group_id, SHARE_HEARTBEAT_INTERVAL)
+
+    def share_record_lock_duration_ms(self, group_id: str) -> int:
+        """Return the time after which a record that is not acknowledged may be delivered again."""
+        return self._number_of(group_id, SHARE_RECORD_LOCK_DURATION)
+
+    def share_delivery_count_limit(self, group_id: str) -> int:
+        """Return the number of deliveries of a record after which it is given up."""
+        return self._number_of(group_id, SHARE_DELIVERY_COUNT_LIMIT)
+
+    def share_partition_max_record_locks(self, group_id: str) -> int:
+        """Return the number of records of a partition that may be delivered and not acknowledged yet."""
+        return self._number_of(group_id, SHARE_PARTITION_MAX_RECORD_LOCKS)
+
+    def share_auto_offset_reset(self, group_id: str) -> OffsetReset:
+        """Return where the group begins to read a partition."""
+        return parse_offset_reset(self._text_of(group_id, SHARE_AUTO_OFFSET_RESET))
+
+    def share_reads_committed(self, group_id: str) -> bool:
+        """Return whether the group gets committed records only."""
+        return self._text_of(group_id, SHARE_ISOLATION_LEVEL) == "read_committed"
+
+    def share_renew_acknowledge_enable(self, group_id: str) -> bool:
+        """Return whether members may renew the locks of records."""
+        return self._text_of(group_id, SHARE_RENEW_ACKNOWLEDGE) == "true"
+
+    def share_dead_letter_topic(self, group_id: str) -> str:
+        """Return the name of the topic for records that the group rejects or gives up; empty: there is none."""
+        return self._text_of(group_id, DEAD_LETTER_TOPIC)
+
+    def share_dead_letter_copy_record(self, group_id: str) -> bool:
+        """Return whether such records are copied to that topic."""
+        return self._text_of(group_id, DEAD_LETTER_COPY_RECORD) == "true"
+
+    def _number_of(self, group_id: str, name: str) -> int:
+        return _number(self._configs.get(GROUP, group_id), name, self._settings)
+
+    def _text_of(self, group_id: str, name: str) -> str:
+        return self._configs.get(GROUP, group_id).get(name, GROUP_CONFIGS[name].default)

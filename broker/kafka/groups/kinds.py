@@ -8,21 +8,34 @@ from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.interface import GroupKind, GroupMachine
 from anabranch.broker.kafka.groups.requests import Now
+from anabranch.broker.kafka.groups.share.kind import ShareKind
+from anabranch.broker.kafka.groups.share.requests import CreateStates, StatesToCreate
 from anabranch.broker.node.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import KafkaError
 
 DEFAULT_TYPE = "classic"
 """Type of a group without any record of its own: it has only offsets, or its records could not be written."""
+
+
+def create_no_states(_asked: StatesToCreate | KafkaError) -> None:
+    """Create no states: there is no share coordinator. Partitions are never assigned then."""
 
 
 class GroupKinds:
     """All kinds of groups, by type."""
 
     def __init__(
-        self, settings: GroupSettings, topics: TopicImageGetter, session_timeout_ms: SessionTimeout | None = None
+        self,
+        settings: GroupSettings,
+        topics: TopicImageGetter,
+        session_timeout_ms: SessionTimeout | None = None,
+        share_session_timeout_ms: SessionTimeout | None = None,
+        create_states: CreateStates = create_no_states,
     ) -> None:
         self._kinds: Mapping[str, GroupKind] = {
             "classic": ClassicKind(settings),
             "consumer": ConsumerKind(settings, topics, session_timeout_ms),
+            "share": ShareKind(settings, topics, create_states, share_session_timeout_ms),
         }
 
     def __getitem__(self, group_type: str) -> GroupKind:

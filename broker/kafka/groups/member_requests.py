@@ -6,13 +6,13 @@ Invariant: no member gets a response before the state that it reports is durable
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from anabranch.broker.kafka.coordination.log import LogWriter
+from anabranch.broker.kafka.coordination.log import JointWrites, LogWriter, WriteDone
 from anabranch.broker.kafka.groups.group_table import GroupTable
-from anabranch.broker.kafka.groups.interface import Outcome
+from anabranch.broker.kafka.groups.interface import Outcome, Response
 from anabranch.broker.kafka.groups.kinds import GroupKinds
 from anabranch.broker.kafka.groups.requests import Answer, GroupRequest, Now
 from anabranch.broker.kafka.groups.shard_group import PendingWrite, ShardGroup
@@ -60,6 +60,23 @@ class MembershipManager:
         _send(entry.machine.resign(self._groups.now()).responses)
 
     # -- Outcomes ----------------------------------------------------------------------------------------------------
+
+    def forget_topics(self, is_deleted: Callable[[str], bool], done: WriteDone) -> None:
+        """Have groups forget deleted topics; call `done` when that is durable, or has failed."""
+        now = self._groups.now()
+        changed = [
+            (entry, outcome)
+            for entry in self._groups
+            if (outcome := entry.machine.forget_topics(is_deleted, now)).records
+        ]
+        writes = JointWrites(len(changed), done)
+
+        def forgotten(response: KafkaError | None) -> None:
+            writes.ended(ErrorCode.NONE if response is None else response.code)
+
+        for entry, outcome in changed:
+            outcome.when_durable = [Response(forgotten, None)]
+            self._carry_out(entry, outcome)
 
     def _carry_out(self, entry: ShardGroup, outcome: Outcome) -> None:
         if outcome.responses:

@@ -1,8 +1,8 @@
 """Records of `__consumer_offsets`, byte for byte as Apache Kafka writes them, so that its tools can read ours.
 
 A committed offset is `OffsetCommitKey` v1 -> `OffsetCommitValue` v3 (v1 with an expiry time, which later versions
-lack). A null value deletes. Records of groups are in `broker.kafka.groups.classic.records` and
-`broker.kafka.groups.consumer.records`. Other kinds of key are kept as they are: a newer node may have written them.
+lack). A null value deletes. Records of groups are in the `records` of their kind, such as
+`broker.kafka.groups.classic.records`. Other kinds of key are kept as they are: a newer node may have written them.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeAlias
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.classic.records import GROUP_KEY_VERSION
-from anabranch.broker.kafka.groups.consumer.records import parse_key
+from anabranch.broker.kafka.groups.consumer import records as consumer_records
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
+from anabranch.broker.kafka.groups.share import records as share_records
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
 from anabranch.protocol.messages.embedded.consumer_offsets import (
     GroupMetadataKey,
@@ -77,8 +78,9 @@ def parse_record(record: KeyValue) -> OffsetsTopicRecord:
         return _parse_offset(record, kind)
     if kind == GROUP_KEY_VERSION:
         return GroupRecord(decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group, record.value)
-    if (consumer_key := parse_key(record.key)) is not None:
-        return GroupRecord(consumer_key.group_id, record.value)
+    key = consumer_records.parse_key(record.key) or share_records.parse_key(record.key)
+    if key is not None:
+        return GroupRecord(key.group_id, record.value)
     return UnknownRecord(record.key, record.value)
 
 

@@ -15,7 +15,7 @@ from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.interface import Group
-from anabranch.broker.kafka.groups.kinds import GroupKinds
+from anabranch.broker.kafka.groups.kinds import GroupKinds, create_no_states
 from anabranch.broker.kafka.groups.member_requests import MembershipManager
 from anabranch.broker.kafka.groups.offset_manager import OffsetManager, deleted_at_once
 from anabranch.broker.kafka.groups.offsets import GroupOffsets
@@ -23,6 +23,7 @@ from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.groups.replay import Replay
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
+from anabranch.broker.kafka.groups.share.requests import CreateStates
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -51,6 +52,8 @@ class GroupShard:
         steady_ms: Callable[[], int] | None = None,
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
+        share_session_timeout_ms: SessionTimeout | None = None,
+        create_states: CreateStates = create_no_states,
         read_topic_names: TopicNamesReader | None = None,
         group_count: Callable[[], int] | None = None,
     ) -> None:
@@ -66,7 +69,7 @@ class GroupShard:
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._kinds = GroupKinds(settings, topics, session_timeout_ms)
+        self._kinds = GroupKinds(settings, topics, session_timeout_ms, share_session_timeout_ms, create_states)
         self._groups = GroupTable(
             settings,
             self._kinds,
@@ -129,9 +132,9 @@ class GroupShard:
         self.offsets.load(replay.open_transactions)
         self.loaded = True
         # Deletions whose records a crash has lost, or whose news came when no node led the shard.
-        self.offsets.forget_topics(deleted.__contains__)
+        self._forget_topics(deleted)
         waiting, self._forgotten_done = self._forgotten_done, []
-        self.offsets.forget_topics(self._forgotten.__contains__, lambda error: _call_all(waiting, error))
+        self._forget_topics(self._forgotten, lambda error: _call_all(waiting, error))
         self._forgotten = set()
 
     async def _deleted_topics(self, replay: Replay, known: Collection[str]) -> Collection[str]:
@@ -178,7 +181,7 @@ class GroupShard:
         `done` gets an error at once if the shard is closed or damaged: its next load deletes them.
         """
         if self.loaded:
-            self.offsets.forget_topics(topics.__contains__, done)
+            self._forget_topics(topics, done)
         elif self._closed:
             done(ErrorCode.NOT_COORDINATOR)
         else:
@@ -187,6 +190,11 @@ class GroupShard:
                 done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             else:
                 self._forgotten_done.append(done)
+
+    def _forget_topics(self, topics: Collection[str], done: WriteDone | None = None) -> None:
+        writes = JointWrites(2, done)
+        self.offsets.forget_topics(topics.__contains__, writes.ended)
+        self.membership.forget_topics(topics.__contains__, writes.ended)
 
     # -- Groups ------------------------------------------------------------------------------------------------------
 

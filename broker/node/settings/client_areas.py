@@ -184,7 +184,7 @@ class FetchSettings(Area):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings(Area):
-    """Consumer groups and committed offsets."""
+    """Groups and committed offsets."""
 
     session_timeout_min_ms: int = setting(
         default=6_000, ge=1, description="Shortest session timeout (Kafka: group.min.session.timeout.ms)."
@@ -242,6 +242,126 @@ class GroupSettings(Area):
         ge=1,
         description="Longest heartbeat interval that a consumer group may set (Kafka: "
         "group.consumer.max.heartbeat.interval.ms).",
+    )
+    share_session_timeout_ms: int = setting(
+        default=45_000,
+        ge=1,
+        description="A member of a share group without a heartbeat for this long is removed (Kafka: "
+        "group.share.session.timeout.ms).",
+    )
+    share_session_timeout_min_ms: int = setting(
+        default=45_000,
+        ge=1,
+        description="Shortest session timeout that a share group may set (Kafka: group.share.min.session.timeout.ms).",
+    )
+    share_session_timeout_max_ms: int = setting(
+        default=60_000,
+        ge=1,
+        description="Longest session timeout that a share group may set (Kafka: group.share.max.session.timeout.ms).",
+    )
+    share_heartbeat_interval_ms: int = setting(
+        default=5_000,
+        ge=1,
+        description="Heartbeat interval of members of a share group (Kafka: group.share.heartbeat.interval.ms).",
+    )
+    share_heartbeat_interval_min_ms: int = setting(
+        default=5_000,
+        ge=1,
+        description="Shortest heartbeat interval that a share group may set (Kafka: "
+        "group.share.min.heartbeat.interval.ms).",
+    )
+    share_heartbeat_interval_max_ms: int = setting(
+        default=15_000,
+        ge=1,
+        description="Longest heartbeat interval that a share group may set (Kafka: "
+        "group.share.max.heartbeat.interval.ms).",
+    )
+    share_members_max: int = setting(
+        default=200, ge=1, le=1000, description="Members of one share group (Kafka: group.share.max.size)."
+    )
+    share_sessions_max: int = setting(
+        default=2_000,
+        ge=1,
+        description="Fetch sessions of share consumers on a node (Kafka: group.share.max.share.sessions).",
+    )
+    share_record_lock_duration_ms: int = setting(
+        default=30_000,
+        ge=1_000,
+        le=3_600_000,
+        description="A record that is not acknowledged for this long is delivered to another member of a share group "
+        "(Kafka: group.share.record.lock.duration.ms).",
+    )
+    share_record_lock_duration_min_ms: int = setting(
+        default=15_000,
+        ge=1_000,
+        le=30_000,
+        description="Shortest lock of records that a share group may set (Kafka: "
+        "group.share.min.record.lock.duration.ms).",
+    )
+    share_record_lock_duration_max_ms: int = setting(
+        default=60_000,
+        ge=30_000,
+        le=3_600_000,
+        description="Longest lock of records that a share group may set (Kafka: "
+        "group.share.max.record.lock.duration.ms).",
+    )
+    share_delivery_count_limit: int = setting(
+        default=5,
+        ge=2,
+        le=10,
+        description="Deliveries of a record to a share group before it is given up (Kafka: "
+        "group.share.delivery.count.limit).",
+    )
+    share_delivery_count_limit_min: int = setting(
+        default=2,
+        ge=2,
+        le=5,
+        description="Fewest deliveries of a record that a share group may set (Kafka: "
+        "group.share.min.delivery.count.limit).",
+    )
+    share_delivery_count_limit_max: int = setting(
+        default=10,
+        ge=5,
+        le=25,
+        description="Most deliveries of a record that a share group may set (Kafka: "
+        "group.share.max.delivery.count.limit).",
+    )
+    share_partition_record_locks_max: int = setting(
+        default=2_000,
+        ge=100,
+        le=10_000,
+        description="Records of a partition that are delivered to a share group and not acknowledged yet (Kafka: "
+        "group.share.partition.max.record.locks).",
+    )
+    share_partition_record_locks_least: int = setting(
+        default=100,
+        ge=100,
+        le=2_000,
+        description="Lowest limit of such records that a share group may set (Kafka: "
+        "group.share.min.partition.max.record.locks).",
+    )
+    share_partition_record_locks_most: int = setting(
+        default=4_000,
+        ge=2_000,
+        le=10_000,
+        description="Highest limit of such records that a share group may set (Kafka: "
+        "group.share.max.partition.max.record.locks).",
+    )
+    share_initialize_retry_interval_ms: int = setting(
+        default=30_000,
+        ge=1,
+        description="Time after which the state of a share group's partition is asked for again (Kafka: "
+        "group.share.initialize.retry.interval.ms).",
+    )
+    dead_letter_topic_prefix: str = setting(
+        default="dlq.",
+        description="Topics for undeliverable records of share groups must have names with this prefix (Kafka: "
+        "errors.deadletterqueue.topic.name.prefix).",
+    )
+    dead_letter_topic_auto_create: bool = setting(
+        default=False,
+        description="Create missing topics for undeliverable records of share groups (Kafka: "
+        "errors.deadletterqueue.auto.create.topics.enable).",
     )
     offsets_retention_ms: int = setting(
         default=7 * 86_400_000,

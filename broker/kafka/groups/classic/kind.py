@@ -32,9 +32,10 @@ class ClassicKind:
         return ClassicMachine(group, self._settings)
 
     def begin(self, group_id: str, request: GroupRequest[Any], former: GroupMachine | None, now: Now) -> Outcome:
-        """Create a group for the JoinGroup of a new member."""
-        assert former is None, "groups of all kinds serve the requests of classic members"
+        """Create a group for the JoinGroup of a new member. Classic members cannot join the `former` group."""
         match request:
+            case JoinRequest() if former is not None:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             case JoinRequest() if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             case JoinRequest():

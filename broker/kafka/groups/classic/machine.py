@@ -7,7 +7,7 @@ Its theory and its table of states and events are in `broker.kafka.groups.classi
 - A request of another generation, member or instance changes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -155,6 +155,10 @@ class ClassicMachine:
         self.group.pending.clear()
         self.group.wake_ms = NEVER_MS
         return [group_record(self.group.group_id, None)]
+
+    def forget_topics(self, _is_deleted: Callable[[str], bool], _now: Now, /) -> Outcome:
+        """Return nothing to do: of topics only the offsets are known by name."""
+        return Outcome()
 
     def resign(self, now: Now, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Outcome:
         """Stop coordinating the group: respond to all requests that wait, with NOT_COORDINATOR by default."""

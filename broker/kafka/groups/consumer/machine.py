@@ -27,7 +27,7 @@ Invariants:
   from records, so that a group continues after a crash at any moment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +179,10 @@ class ConsumerMachine:
         known = all(topic in topics for topic, _ in commit.partitions)
         partitions = [TopicIdPartition(topics[topic].topic_id, index) for topic, index in commit.partitions if known]
         return self.group.check_commit(commit.member_id, commit.generation, frozenset(partitions) if known else None)
+
+    def forget_topics(self, _is_deleted: Callable[[str], bool], _now: Now, /) -> Outcome:
+        """Return nothing to do: of topics only the offsets are known by name."""
+        return Outcome()
 
     def resign(self, _now: Now, /) -> Outcome:
         """Stop coordinating the group. Requests that wait, wait for the log."""

@@ -1,0 +1,175 @@
+"""Records of a share group in `__consumer_offsets`, byte for byte as Apache Kafka writes them (KIP-932).
+
+A group has several records: its epoch (key version 11), the epoch of its target assignment (12), and the partitions
+whose states the share coordinator keeps (15); for each member its subscription (10), target (13) and current assignment
+(14). A null value deletes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from anabranch.broker.kafka.groups.consumer.records import by_topic
+from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.share.member import STABLE, ShareMember
+from anabranch.broker.kafka.groups.share.state_partitions import StatePartitions, TopicPartitionSet, TopicSets
+from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.messages.embedded import consumer_offsets as messages
+
+MEMBER, EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATES = 10, 11, 12, 13, 14, 15
+KEY_TYPES: Mapping[int, Any] = {
+    MEMBER: messages.ShareGroupMemberMetadataKey,
+    EPOCH: messages.ShareGroupMetadataKey,
+    TARGET_EPOCH: messages.ShareGroupTargetAssignmentMetadataKey,
+    TARGET: messages.ShareGroupTargetAssignmentMemberKey,
+    CURRENT: messages.ShareGroupCurrentMemberAssignmentKey,
+    STATES: messages.ShareGroupStatePartitionMetadataKey,
+}
+_OF_MEMBERS = frozenset({MEMBER, TARGET, CURRENT})
+
+
+class ShareRecordKey(NamedTuple):
+    """Key of a record: its kind, its group, and a member id, which is empty where the record is the group's."""
+
+    kind: int
+    group_id: str
+    member_id: str = ""
+
+
+def key_bytes(key: ShareRecordKey) -> bytes:
+    """Encode the key of a record."""
+    kind, group_id, member_id = key
+    if kind in _OF_MEMBERS:
+        return encode_versioned(KEY_TYPES[kind](group_id=group_id, member_id=member_id), kind)
+    return encode_versioned(KEY_TYPES[kind](group_id=group_id), kind)
+
+
+def parse_key(key: bytes) -> ShareRecordKey | None:
+    """Decode a key; None if it is not one of a share group. Raises MalformedMessage."""
+    kind = read_version(key)
+    key_type = KEY_TYPES.get(kind)
+    if key_type is None:
+        return None
+    found: Any = decode_exact(key_type, key, kind, 2)
+    return ShareRecordKey(kind, found.group_id, getattr(found, "member_id", ""))
+
+
+def epoch_value(epoch: int, metadata_hash: int) -> bytes:
+    """Encode a group's epoch."""
+    return encode_versioned(messages.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash), 0)
+
+
+def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
+    """Encode the epoch of a target assignment."""
+    value = messages.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
+    return encode_versioned(value, 0)
+
+
+def member_value(member: ShareMember) -> bytes:
+    """Encode a member's subscription."""
+    value = messages.ShareGroupMemberMetadataValue(
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topic_names),
+    )
+    return encode_versioned(value, 0)
+
+
+def target_value(target: Partitions) -> bytes:
+    """Encode a member's target assignment."""
+    return encode_versioned(messages.ShareGroupTargetAssignmentMemberValue(topic_partitions=_topics(target)), 0)
+
+
+def current_value(member: ShareMember) -> bytes:
+    """Encode a member's current assignment."""
+    value = messages.ShareGroupCurrentMemberAssignmentValue(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=STABLE,
+        assigned_partitions=_topics(member.assigned),
+    )
+    return encode_versioned(value, 0)
+
+
+def states_value(states: StatePartitions) -> bytes:
+    """Encode the partitions whose states the share coordinator keeps."""
+    value = messages.ShareGroupStatePartitionMetadataValue(
+        initializing_topics=_infos(states.initializing),
+        initialized_topics=_infos(states.initialized),
+        deleting_topics=[
+            messages.TopicInfo(topic_id=topic_id, topic_name=name) for topic_id, name in sorted(states.deleting.items())
+        ],
+    )
+    return encode_versioned(value, 0)
+
+
+def _topics(partitions: Partitions) -> list[messages.TopicPartition]:
+    return [
+        messages.TopicPartition(topic_id=topic_id, partitions=[index for _, index in found])
+        for topic_id, found in by_topic(partitions)
+    ]
+
+
+def _infos(sets: TopicSets) -> list[messages.TopicPartitionsInfo]:
+    return [
+        messages.TopicPartitionsInfo(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
+        for topic_id, (name, indexes) in sorted(sets.items())
+    ]
+
+
+def parse_epoch(value: bytes) -> tuple[int, int]:
+    """Decode a group's epoch, and the hash of its subscribed topics."""
+    found = decode_exact(messages.ShareGroupMetadataValue, value, read_version(value), 2)
+    return found.epoch, found.metadata_hash
+
+
+def parse_target_epoch(value: bytes) -> tuple[int, int]:
+    """Decode the epoch of a target assignment, and the time when it was computed."""
+    found = decode_exact(messages.ShareGroupTargetAssignmentMetadataValue, value, read_version(value), 2)
+    return found.assignment_epoch, found.assignment_timestamp
+
+
+def parse_target(value: bytes) -> Partitions:
+    """Decode a member's target assignment."""
+    found = decode_exact(messages.ShareGroupTargetAssignmentMemberValue, value, read_version(value), 2)
+    return _partitions(found.topic_partitions)
+
+
+def parse_member(member_id: str, value: bytes, current: bytes | None) -> ShareMember:
+    """Decode a member from its subscription, and its current assignment if there is one. Raises MalformedMessage."""
+    found = decode_exact(messages.ShareGroupMemberMetadataValue, value, read_version(value), 2)
+    member = ShareMember(
+        member_id=member_id,
+        rack_id=found.rack_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        topic_names=tuple(found.subscribed_topic_names),
+    )
+    if current is None:
+        return member
+    have = decode_exact(messages.ShareGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
+    return replace(
+        member,
+        epoch=have.member_epoch,
+        previous_epoch=have.previous_member_epoch,
+        assigned=_partitions(have.assigned_partitions),
+    )
+
+
+def parse_states(value: bytes) -> StatePartitions:
+    """Decode the partitions whose states the share coordinator keeps."""
+    found = decode_exact(messages.ShareGroupStatePartitionMetadataValue, value, read_version(value), 2)
+    return StatePartitions(
+        initializing=_parse_infos(found.initializing_topics),
+        initialized=_parse_infos(found.initialized_topics),
+        deleting={topic.topic_id: topic.topic_name for topic in found.deleting_topics},
+    )
+
+
+def _parse_infos(topics: Iterable[messages.TopicPartitionsInfo]) -> TopicSets:
+    return {topic.topic_id: TopicPartitionSet(topic.topic_name, frozenset(topic.partitions)) for topic in topics}
+
+
+def _partitions(topics: Iterable[messages.TopicPartition]) -> Partitions:
+    return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
