@@ -27,10 +27,9 @@ from anabranch.tables.registry import SchemaRegistry
 from anabranch.tables.requests import Finding, Question, Registry
 from anabranch.tables.rows import RECORD_SCHEMA, RowMaker
 from anabranch.tables.schema import decode_schema, encode_schema, numbered
+from anabranch.tables.snapshots import OFFSETS
 from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
 
-OFFSETS: Final = "anabranch.offsets"
-"""Entry of a snapshot's summary with the end offset of each partition."""
 EARLIEST: Final = -2
 
 

@@ -30,10 +30,12 @@ from anabranch.tables.manifests import (
 )
 from anabranch.tables.row_files import written
 from anabranch.tables.schema import KAFKA, decode_schema, field_ids
-from anabranch.tables.snapshots import SnapshotReport, SnapshotRequest, Written
+from anabranch.tables.snapshots import CLEANED, OFFSETS, SnapshotReport, SnapshotRequest, Written
 
 METADATA_LOG_MAX: Final = 100
 """Entries of the log of older metadata: Iceberg's `write.metadata.previous-versions-max`."""
+OLDER_OFFSETS_BYTES_MAX: Final = 256 << 10
+"""Size of the ends of partitions in all summaries but the current one's: each commit writes all of them anew."""
 
 
 def write_snapshot(request: SnapshotRequest) -> SnapshotReport:
@@ -112,11 +114,25 @@ def _write(request: SnapshotRequest, before: _Version) -> SnapshotReport:
         snapshot_log = [*snapshot_log, {"snapshot-id": request.snapshot_id, "timestamp-ms": now_ms}]
     elif request.added or request.removed:
         raise SnapshotError("a commit without a snapshot cannot add or remove files")
-    content = _metadata(request, before, now_ms, snapshots, snapshot_log)
+    shown = [*_shortened(snapshots[:-1]), *snapshots[-1:]]
+    content = _metadata(request, before, now_ms, shown, snapshot_log)
     target = Path(request.metadata_target)
     target.write_text(TableMetadataV2.model_validate(content).model_dump_json(), "utf-8")
     report.metadata = written(target)
     return report
+
+
+def _shortened(older: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return older snapshots without what only the next commit reads, and with the offsets of the newest ones."""
+    left = OLDER_OFFSETS_BYTES_MAX
+    found: list[Mapping[str, Any]] = []
+    for each in reversed(older):
+        summary = {name: text for name, text in each["summary"].items() if name != CLEANED}
+        left -= len(summary.get(OFFSETS, ""))
+        if left < 0:
+            summary.pop(OFFSETS, None)
+        found.append({**each, "summary": summary})
+    return found[::-1]
 
 
 def _add_snapshot(request: SnapshotRequest, before: _Version, now_ms: int, report: SnapshotReport) -> dict[str, Any]:

@@ -6,9 +6,14 @@ imported here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from anabranch.tables.ranges import PartitionRange
+
+OFFSETS: Final = "anabranch.offsets"
+"""Entry of a snapshot's summary: the end of each partition in the table, as JSON."""
+CLEANED: Final = "anabranch.cleaned"
+"""Entry of the current snapshot's: ids of the objects of log compaction that the table shows, by partition, as JSON."""
 
 
 class Target(NamedTuple):

@@ -35,7 +35,7 @@ from anabranch.s3stream.model import StreamInfo, StreamRange
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Finding, Question, Share
-from anabranch.tables.snapshots import Join
+from anabranch.tables.snapshots import CLEANED, OFFSETS, Join
 from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.upkeep.commit import Draft, MadeFile, TableCommits
 from anabranch.tables.upkeep.context import FOREVER, TableTopic, UpkeepContext
@@ -59,10 +59,6 @@ from anabranch.tables.upkeep.view import TableView, current_summary
 
 log = structlog.get_logger(__name__)
 
-OFFSETS: Final = "anabranch.offsets"
-"""Entry of a snapshot's summary: the end of each partition in the table, as JSON."""
-CLEANED: Final = "anabranch.cleaned"
-"""Entry of it: ids of the objects of log compaction that the table shows, by partition, as JSON."""
 REASONS_MAX: Final = 10
 SMALLER: Final = 4
 """Part of the blocks whose rows have taken too much memory that is tried next."""

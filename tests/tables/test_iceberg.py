@@ -11,6 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 
 from anabranch.tables.errors import SnapshotError
+from anabranch.tables.iceberg import OLDER_OFFSETS_BYTES_MAX
 from anabranch.tables.schema import KAFKA
 from tests.tables.versions import TABLE_ID, TableFolder, kafka_rows
 
@@ -83,6 +84,28 @@ def test_appended_rows_are_read(table: TableFolder) -> None:
         "total-data-files": "2",
     }
     assert (snapshot.parent_snapshot_id, snapshot.sequence_number, snapshot.schema_id) == (1001, 2, 1)
+
+
+def summaries(table: TableFolder, name: str) -> list[str | None]:
+    """Return an entry of the summaries of all snapshots, oldest first."""
+    return [None if each.summary is None else each.summary[name] for each in loaded(table).metadata.snapshots]
+
+
+def test_objects_of_log_compaction_are_named_by_the_current_snapshot_alone(table: TableFolder) -> None:
+    for at in range(3):
+        table.commit(summary={"anabranch.offsets": str(at), "anabranch.cleaned": f"[{at}]"})
+    assert summaries(table, "anabranch.cleaned") == [None, None, "[2]"]
+    table.commit(has_snapshot=False)  # the next commit reads it
+    assert summaries(table, "anabranch.cleaned") == [None, None, "[2]"]
+    assert summaries(table, "anabranch.offsets") == ["0", "1", "2"]
+
+
+def test_offsets_of_many_partitions_are_those_of_the_newest_snapshots(table: TableFolder) -> None:
+    offsets = "x" * (OLDER_OFFSETS_BYTES_MAX // 3)
+    for at in range(6):
+        table.commit(summary={"anabranch.offsets": f"{offsets}{at}"[1:]})
+    found = summaries(table, "anabranch.offsets")
+    assert [text and text[-1] for text in found] == [None, None, "2", "3", "4", "5"]
 
 
 def test_nothing_of_a_table_says_where_local_copies_lie(table: TableFolder) -> None:

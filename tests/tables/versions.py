@@ -1,6 +1,6 @@
 """A table in a folder, as the catalog and the store would have it: each commit is a version that the worker writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -84,6 +84,7 @@ class TableFolder:
         *,
         kept: Sequence[int] | None = None,
         has_snapshot: bool = True,
+        summary: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> SnapshotReport:
         """Commit the next version. Without `kept`, all snapshots stay."""
@@ -107,7 +108,7 @@ class TableFolder:
             manifests={} if current is None else self._manifests[current],
             added=added,
             removed=removed,
-            summary={"anabranch.offsets": str(version)},
+            summary={"anabranch.offsets": str(version)} if summary is None else summary,
             kept=kept,
             metadata_target=str(targets[2]),
             manifest_target=Target(str(targets[0]), manifest),
