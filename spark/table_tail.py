@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.client.configs import Resource, describe_configs
+from anabranch.protocol.ids import uuid_text
 from anabranch.spark.kafka_sink import connecting
 from anabranch.spark.pipeline.arrow_values import arrow_type, spark_type
 from anabranch.tables.parts import answer, decoder_of
@@ -27,7 +28,7 @@ from anabranch.tables.registry import SchemaRegistry
 from anabranch.tables.requests import Finding, Question, Registry
 from anabranch.tables.rows import RECORD_SCHEMA, RowMaker
 from anabranch.tables.schema import decode_schema, encode_schema, numbered
-from anabranch.tables.snapshots import OFFSETS
+from anabranch.tables.snapshots import OFFSETS, TOPIC_ID
 from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
 
 EARLIEST: Final = -2
@@ -45,9 +46,20 @@ class TailError(ValueError):
     """A table cannot be read with its tail. The text is the one line to show."""
 
 
+class _Snapshot(NamedTuple):
+    """A table's current snapshot."""
+
+    snapshot_id: int
+    """0: there is none."""
+    ends: Mapping[str, int]
+    """End offset of each partition in it."""
+    topic_id: str
+
+
 class _Topic(NamedTuple):
     """A topic as the cluster describes it."""
 
+    topic_id: str
     partitions: list[int]
     options: TableOptions
 
@@ -68,15 +80,20 @@ def table_and_tail(
     `user:password`. Raises TailError, ClientError, SchemaError, UnknownSchemaError and RegistryError.
     """
     name = topic or table.rpartition(".")[2].strip("`")
-    snapshot_id, ends = _snapshot(spark, table)
+    snapshot = _snapshot(spark, table)
     # Without a snapshot the table is empty, and one that comes now has what the tail has.
-    if snapshot_id:
-        rows = spark.read.option("versionAsOf", snapshot_id).table(table)
+    if snapshot.snapshot_id:
+        rows = spark.read.option("versionAsOf", snapshot.snapshot_id).table(table)
     else:
         rows = spark.read.table(table).limit(0)
     described = _describe(options, name)
+    if snapshot.snapshot_id and snapshot.topic_id != described.topic_id:
+        raise TailError(
+            f"{table} has records of another topic than {name} is now, with the id {snapshot.topic_id} and not "
+            f"{described.topic_id}: read table and topic apart"
+        )
     found = _decoding(rows, name, described.options, Registry(registry, registry_credentials) if registry else None)
-    starting = {str(index): ends.get(str(index), EARLIEST) for index in described.partitions}
+    starting = {str(index): snapshot.ends.get(str(index), EARLIEST) for index in described.partitions}
     records = (
         spark.read.format("kafka")
         .options(**options)
@@ -92,14 +109,15 @@ def table_and_tail(
     return rows.unionByName(tail, allowMissingColumns=True)
 
 
-def _snapshot(spark: SparkSession, table: str) -> tuple[int, Mapping[str, int]]:
-    """Return the current snapshot, 0 without one, and the end offset of each partition in it. Raises TailError."""
+def _snapshot(spark: SparkSession, table: str) -> _Snapshot:
+    """Return the current snapshot. Raises TailError."""
     newest = spark.read.table(f"{table}.snapshots").orderBy(f.desc("committed_at")).limit(1)
     for snapshot_id, summary in newest.select("snapshot_id", "summary").collect():
-        if OFFSETS not in summary:
-            raise TailError(f"{table} is not the table of a topic: its snapshot has no {OFFSETS}")
-        return snapshot_id, json.loads(summary[OFFSETS])
-    return 0, {}
+        for name in (OFFSETS, TOPIC_ID):
+            if name not in summary:
+                raise TailError(f"{table} is not the table of a topic: its snapshot has no {name}")
+        return _Snapshot(snapshot_id, json.loads(summary[OFFSETS]), summary[TOPIC_ID])
+    return _Snapshot(0, {}, "")
 
 
 def _describe(options: Mapping[str, str], topic: str) -> _Topic:
@@ -109,7 +127,8 @@ def _describe(options: Mapping[str, str], topic: str) -> _Topic:
     # A table that is no longer kept can still be read.
     parsed = TableOptions.parse(lambda name: "true" if name == ENABLE else configs.get(name) or DEFAULTS[name])
     assert parsed is not None, "it is enabled"
-    return _Topic(sorted(each.partition_index for each in found.partitions), parsed)
+    indexes = sorted(each.partition_index for each in found.partitions)
+    return _Topic(uuid_text(found.topic_id), indexes, parsed)
 
 
 def _decoding(rows: DataFrame, topic: str, options: TableOptions, registry: Registry | None) -> Finding:

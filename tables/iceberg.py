@@ -30,7 +30,7 @@ from anabranch.tables.manifests import (
 )
 from anabranch.tables.row_files import written
 from anabranch.tables.schema import KAFKA, decode_schema, field_ids
-from anabranch.tables.snapshots import CLEANED, OFFSETS, SnapshotReport, SnapshotRequest, Written
+from anabranch.tables.snapshots import CLEANED, OFFSETS, TOPIC_ID, SnapshotReport, SnapshotRequest, Written
 
 METADATA_LOG_MAX: Final = 100
 """Entries of the log of older metadata: Iceberg's `write.metadata.previous-versions-max`."""
@@ -123,11 +123,11 @@ def _write(request: SnapshotRequest, before: _Version) -> SnapshotReport:
 
 
 def _shortened(older: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return older snapshots without what only the next commit reads, and with the offsets of the newest ones."""
+    """Return older snapshots without what is read of the current one alone, and with the offsets of the newest."""
     left = OLDER_OFFSETS_BYTES_MAX
     found: list[Mapping[str, Any]] = []
     for each in reversed(older):
-        summary = {name: text for name, text in each["summary"].items() if name != CLEANED}
+        summary = {name: text for name, text in each["summary"].items() if name not in {CLEANED, TOPIC_ID}}
         left -= len(summary.get(OFFSETS, ""))
         if left < 0:
             summary.pop(OFFSETS, None)

@@ -12,6 +12,8 @@ from anabranch.tables.ranges import PartitionRange
 
 OFFSETS: Final = "anabranch.offsets"
 """Entry of a snapshot's summary: the end of each partition in the table, as JSON."""
+TOPIC_ID: Final = "anabranch.topic-id"
+"""Entry of the current snapshot's: id of the topic whose offsets these are, as Kafka's tools write it."""
 CLEANED: Final = "anabranch.cleaned"
 """Entry of the current snapshot's: ids of the objects of log compaction that the table shows, by partition, as JSON."""
 

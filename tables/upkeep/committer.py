@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from anabranch.protocol.ids import uuid_text
 from anabranch.s3stream.catalog.table_values import (
     NewTable,
     OffsetBounds,
@@ -35,7 +36,7 @@ from anabranch.s3stream.model import StreamInfo, StreamRange
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Finding, Question, Share
-from anabranch.tables.snapshots import CLEANED, OFFSETS, Join
+from anabranch.tables.snapshots import CLEANED, OFFSETS, TOPIC_ID, Join
 from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.upkeep.commit import Draft, MadeFile, TableCommits
 from anabranch.tables.upkeep.context import FOREVER, TableTopic, UpkeepContext
@@ -571,7 +572,7 @@ def _summary(view: TableView, draft: Draft, cleaned: Mapping[int, set[int]]) -> 
     ends = {idx: bounds.end_offset for idx, bounds in view.bounds.items()}
     for made in [*draft.waiting, *(made for _, made in draft.sent)]:
         ends[made.idx] = max(ends.get(made.idx, 0), made.bounds.end_offset)
-    found = {OFFSETS: _json(dict(sorted(ends.items())))}
+    found = {TOPIC_ID: uuid_text(view.info.topic_id), OFFSETS: _json(dict(sorted(ends.items())))}
     shown = {idx: sorted(ids) for idx, ids in sorted(cleaned.items()) if ids}
     return found | {CLEANED: _json(shown)} if shown else found
 

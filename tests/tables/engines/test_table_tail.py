@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.client.errors import ClientError
 from anabranch.spark.table_tail import TailError, catalog_settings, table_and_tail
-from tests.support.events import Event, create_topic, send
+from tests.support.events import Event, create_topic, delete_topic, send
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
 from tests.tables.engines.rows import Row, committed_records, engine_rows, expected_rows, same
@@ -110,6 +110,20 @@ def test_each_record_is_there_once_while_producers_run(node: NodeProcess, spark:
     finally:
         is_over.set()
         producer.join()
+
+
+def test_a_kept_table_is_not_continued_by_a_new_topic_of_its_name(
+    node: NodeProcess, spark: SparkSession, catalog: str
+) -> None:
+    create_topic(node.bootstrap, "again", 1, {"table.enable": "true", "table.retention": "keep"})
+    send(node.bootstrap, "again", [Event(0, b"old %d" % at) for at in range(3)])
+    commit(node, "again")
+    delete_topic(node.bootstrap, "again")
+    create_topic(node.bootstrap, "again", 1)
+    send(node.bootstrap, "again", [Event(0, b"new %d" % at) for at in range(5)])
+    with pytest.raises(TailError, match=r"again has records of another topic than again is now, with the id \S+ and"):
+        table_and_tail(spark, f"{catalog}.default.again", {"kafka.bootstrap.servers": node.bootstrap})
+    assert spark.read.table(f"{catalog}.default.again").count() == 3
 
 
 def test_what_cannot_be_read_is_said_so(node: NodeProcess, spark: SparkSession, catalog: str) -> None:
