@@ -17,6 +17,7 @@ from fastavro.schema import SchemaParseException
 
 from anabranch.tables.avro_reasons import wrong_field
 from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
+from anabranch.tables.field_limit import FieldCount
 from anabranch.tables.framing import Framing
 from anabranch.tables.registry import RegisteredSchema, SchemaKey, WriterSchemas
 from anabranch.tables.types import DECIMAL_DIGITS_MAX, LOCAL_TIMESTAMP, TIMESTAMP, list_of, map_of, type_name
@@ -63,7 +64,7 @@ def _whole_type(schema: Any) -> pa.DataType:
     """Return the type of a parsed schema, of which fastavro has not checked logical types. Raises SchemaError."""
     named = dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}
     try:
-        return _type_of(schema, named, ())
+        return _Types(named).of(schema, ())
     except SchemaError:
         raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -228,51 +229,60 @@ def _keep_digits(schema: Any) -> None:
             _keep_digits(part)
 
 
-def _type_of(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
-    if isinstance(schema, list):
-        return _union(schema, named, inside)
-    if isinstance(schema, str):
-        return _named(schema, named, inside)
-    kind, logical = schema["type"], schema.get("logicalType")
-    if logical == "decimal":
-        return _decimal(schema["precision"], schema.get("scale", 0))
-    if logical in LOGICAL:
-        return LOGICAL[logical]
-    if kind == "array":
-        return list_of(_type_of(schema["items"], named, inside))
-    if kind == "map":
-        return map_of(pa.string(), _type_of(schema["values"], named, inside))
-    if "name" in schema:
-        named[schema["name"]] = schema
-    if kind in {"record", "error"}:
-        within = (*inside, schema["name"])
-        return pa.struct([pa.field(part["name"], _type_of(part["type"], named, within)) for part in schema["fields"]])
-    return _type_of(kind, named, inside)
+class _Types:
+    """Types of a schema's parts."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._count = FieldCount()
+
+    def of(self, schema: Any, inside: tuple[str, ...]) -> pa.DataType:
+        """Return the type of a part of the records `inside`."""
+        if isinstance(schema, list):
+            return self._union(schema, inside)
+        if isinstance(schema, str):
+            return self._of_name(schema, inside)
+        kind, logical = schema["type"], schema.get("logicalType")
+        if logical == "decimal":
+            return _decimal(schema["precision"], schema.get("scale", 0))
+        if logical in LOGICAL:
+            return LOGICAL[logical]
+        if kind == "array":
+            self._count.add(1)
+            return list_of(self.of(schema["items"], inside))
+        if kind == "map":
+            self._count.add(2)
+            return map_of(pa.string(), self.of(schema["values"], inside))
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        if kind in {"record", "error"}:
+            within = (*inside, schema["name"])
+            self._count.add(len(schema["fields"]))
+            return pa.struct([pa.field(part["name"], self.of(part["type"], within)) for part in schema["fields"]])
+        return self.of(kind, inside)
+
+    def _of_name(self, name: str, inside: tuple[str, ...]) -> pa.DataType:
+        if name in PLAIN:
+            return PLAIN[name]
+        if name in inside:
+            raise SchemaError(f"{name} contains itself, which a table cannot")
+        if name not in self._named:
+            raise SchemaError(f"{name} is not defined")
+        return self.of(self._named[name], inside)
+
+    def _union(self, schema: list[Any], inside: tuple[str, ...]) -> pa.DataType:
+        members = [part for part in schema if part != "null"]
+        if len(members) == 1:
+            return self.of(members[0], inside)
+        if all(isinstance(part, str) for part in members) and (wider := WIDER.get(frozenset(members))):
+            return PLAIN[wider]
+        raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
     if precision > DECIMAL_DIGITS_MAX:
         raise SchemaError(f"a decimal of {precision} digits has no column: {DECIMAL_DIGITS_MAX} are the most")
     return pa.decimal128(precision, scale)
-
-
-def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
-    if name in PLAIN:
-        return PLAIN[name]
-    if name in inside:
-        raise SchemaError(f"{name} contains itself, which a table cannot")
-    if name not in named:
-        raise SchemaError(f"{name} is not defined")
-    return _type_of(named[name], named, inside)
-
-
-def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> pa.DataType:
-    members = [part for part in schema if part != "null"]
-    if len(members) == 1:
-        return _type_of(members[0], named, inside)
-    if all(isinstance(part, str) for part in members) and (wider := WIDER.get(frozenset(members))):
-        return PLAIN[wider]
-    raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
 
 
 def _row_shaper(kind: pa.DataType) -> Callable[[Any], Any]:

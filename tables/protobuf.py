@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.tables.errors import NotDecodableError, SchemaError, UnknownSchemaError
+from anabranch.tables.field_limit import FieldCount
 from anabranch.tables.framing import Framing
 from anabranch.tables.registry import RegisteredSchema, SchemaKey, WriterSchemas
 from anabranch.tables.types import TIMESTAMP, list_of, map_of
@@ -124,7 +125,7 @@ def message_names(data: bytes) -> dict[tuple[int, ...], MessageName]:
 
 def protobuf_type(descriptor: Any) -> pa.StructType:
     """Return the columns of a message. Raises SchemaError."""
-    kind, _ = _message(descriptor, ())
+    kind, _ = _message(descriptor, (), FieldCount())
     assert pa.types.is_struct(kind), "a message of its own"
     return kind
 
@@ -153,7 +154,7 @@ class ProtobufDecoder:
         if self._convert is None:
             descriptor = find_message(self.descriptors, self.message)
             self._class = GetMessageClass(descriptor)
-            self._convert = _message(descriptor, ())[1]
+            self._convert = _message(descriptor, (), FieldCount())[1]
             names = message_names(self.descriptors).values()
             self._own = next((name.own for name in names if name.full == self.message), None)
         if self.framing is not Framing.NONE:
@@ -268,18 +269,19 @@ def _add_well_known(pool: DescriptorPool, name: str) -> None:
             pool.Add(proto)
 
 
-def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _message(descriptor: Any, inside: tuple[str, ...], count: FieldCount) -> tuple[pa.DataType, Convert]:
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
         return TIMESTAMP, _timestamp
     if name in _AS_JSON:
         return pa.string(), lambda m: json_format.MessageToJson(m, indent=None)
     if name in _WRAPPERS:
-        kind, convert = _single(descriptor.fields_by_name["value"], inside)
+        kind, convert = _single(descriptor.fields_by_name["value"], inside, count)
         return kind, lambda m: convert(m.value)
     if name in inside:
         raise SchemaError(f"{name} contains itself, which a table cannot")
-    parts = [(part.name, *_field(part, (*inside, name))) for part in descriptor.fields]
+    count.add(len(descriptor.fields))
+    parts = [(part.name, *_field(part, (*inside, name), count)) for part in descriptor.fields]
     kind = pa.struct([pa.field(part_name, part_kind) for part_name, part_kind, _ in parts])
 
     def convert_all(m: Any) -> Any:
@@ -316,16 +318,18 @@ def _timestamp(message: Any) -> datetime:
     return EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
-def _field(part: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _field(part: Any, inside: tuple[str, ...], count: FieldCount) -> tuple[pa.DataType, Convert]:
     """Return the type of a field, and a function that gets it from a message."""
     name = part.name
     if part.message_type is not None and part.message_type.GetOptions().map_entry:
         entry = part.message_type.fields_by_name
-        key_kind, key = _single(entry["key"], inside)
-        value_kind, value = _single(entry["value"], inside)
+        count.add(len(entry))
+        key_kind, key = _single(entry["key"], inside, count)
+        value_kind, value = _single(entry["value"], inside, count)
         return map_of(key_kind, value_kind), lambda m: [(key(k), value(v)) for k, v in getattr(m, name).items()]
-    kind, convert = _single(part, inside)
+    kind, convert = _single(part, inside, count)
     if part.is_repeated:
+        count.add(1)
         return list_of(kind), lambda m: [convert(item) for item in getattr(m, name)]
     if part.has_presence:
         return kind, lambda m: convert(getattr(m, name)) if m.HasField(name) else None
@@ -337,9 +341,9 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _single(part: Any, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _single(part: Any, inside: tuple[str, ...], count: FieldCount) -> tuple[pa.DataType, Convert]:
     if part.cpp_type == _CPP_MESSAGE:
-        return _message(part.message_type, inside)
+        return _message(part.message_type, inside, count)
     if part.cpp_type == _CPP_ENUM:
         names = {number: value.name for number, value in part.enum_type.values_by_number.items()}
         return pa.string(), lambda number: names.get(number, str(number))

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from anabranch.tables.errors import SchemaError
+from anabranch.tables.field_limit import FieldCount
 from anabranch.tables.types import TIMESTAMP, list_of, map_of, nullable, type_name
 
 KAFKA: Final = "_kafka"
@@ -22,8 +23,6 @@ RAW_VALUE: Final = "value"
 """Column of values that are not decoded."""
 FIELD_ID: Final = b"PARQUET:field_id"
 HEADERS: Final = list_of(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-FIELDS_MAX: Final = 20_000
-"""Fields of a table, at all levels: each version of its metadata has them."""
 LEVELS_MAX: Final = 50
 """Levels of fields. Readers and writers go through them by recursion: pyiceberg writes no 90 levels of structs."""
 PATH_CHARS_MAX: Final = 100
@@ -188,11 +187,11 @@ def _check_fields(columns: pa.StructType) -> None:
     They ignore case, and find fields by paths.
     """
     known: dict[str, str] = {}
+    count = FieldCount()
     for path in _paths(columns, "", 1):
         other = known.setdefault(path.lower(), path)
         if other is path:
-            if len(known) > FIELDS_MAX:
-                raise SchemaError(f"more than {FIELDS_MAX:,} fields, which are the most that a table has")
+            count.add(1)
         elif other == path:
             raise SchemaError(
                 f"two fields {path}: Iceberg finds fields by such a path, so a name with dots may be taken"

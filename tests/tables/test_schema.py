@@ -1,24 +1,28 @@
 """Schemas of tables: ids that stay, columns that are added and grow, and values that do not fit."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from pyiceberg.table import StaticTable
 
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables.avro import avro_type, parse_avro
 from anabranch.tables.conform import conform
 from anabranch.tables.errors import SchemaError
+from anabranch.tables.field_limit import FIELDS_MAX
 from anabranch.tables.iceberg import write_snapshot
 from anabranch.tables.iceberg_schema import iceberg_schema
+from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.parts import answer
+from anabranch.tables.protobuf import find_message, protobuf_type
 from anabranch.tables.requests import Asked, Question, Share
 from anabranch.tables.schema import (
-    FIELDS_MAX,
     LEVELS_MAX,
     decode_schema,
     encode_schema,
@@ -125,6 +129,49 @@ def test_a_schema_has_limits() -> None:
         evolve(None, pa.struct(many), None)
     kafka = len(list(field_ids(evolve(None, None, None).schema))) - 1
     evolve(None, pa.struct(many[kafka:]), None)
+
+
+DOUBLINGS = 40
+"""Levels of schemas that have two fields of the next level each."""
+
+
+def doubling_json() -> pa.StructType:
+    levels = {
+        f"l{at}": {"type": "object", "properties": {name: {"$ref": f"#/$defs/l{at + 1}"} for name in "ab"}}
+        for at in range(DOUBLINGS)
+    }
+    last = {f"l{DOUBLINGS}": {"type": "integer"}}
+    return json_schema_type(json.dumps({"$ref": "#/$defs/l0", "$defs": levels | last}))
+
+
+def doubling_avro() -> pa.StructType:
+    schema: Any = "int"
+    for at in reversed(range(DOUBLINGS)):
+        name = schema if isinstance(schema, str) else schema["name"]
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": name}]
+        schema = {"type": "record", "name": f"l{at}", "fields": fields}
+    return avro_type(parse_avro(json.dumps(schema)))
+
+
+def doubling_protobuf() -> pa.StructType:
+    file = FileDescriptorProto(name="l.proto", syntax="proto3")
+    for at in range(DOUBLINGS + 1):
+        message = file.message_type.add(name=f"l{at}")
+        for number, name in enumerate("ab" if at < DOUBLINGS else "", 1):
+            message.field.add(
+                name=name,
+                number=number,
+                type=FieldDescriptorProto.TYPE_MESSAGE,
+                type_name=f".l{at + 1}",
+                label=FieldDescriptorProto.LABEL_OPTIONAL,
+            )
+    return protobuf_type(find_message(FileDescriptorSet(file=[file]).SerializeToString(), "l0"))
+
+
+@pytest.mark.parametrize("doubling", [doubling_json, doubling_avro, doubling_protobuf])
+def test_a_small_schema_of_very_many_fields_does_not_become_them(doubling: Callable[[], pa.StructType]) -> None:
+    with pytest.raises(SchemaError, match="more than 20,000 fields, which are the most that a table has"):
+        doubling()
 
 
 def test_the_deepest_schema_can_be_written_and_read(tmp_path: Path) -> None:
