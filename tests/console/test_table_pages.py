@@ -33,6 +33,8 @@ from tests.support.node import NodeProcess
 TABLES = "t" * 20
 """Token of engines."""
 TIME_MS = 1_783_000_000_000
+FIRST_ID = 1 << 62
+"""Ids of snapshots have more digits than JavaScript's numbers."""
 WIDTHS = ({"width": 1440, "height": 900}, {"width": 1024, "height": 768}, {**PHONE, "width": 390})
 
 
@@ -70,7 +72,7 @@ def row(**changes: Any) -> dict[str, Any]:
         enabled=True,
         committer=1,
         version=45,
-        snapshot_id=45,
+        snapshot_id=str(FIRST_ID + 45),
         committed_ms=TIME_MS,
         rows=12_345,
         files=45,
@@ -113,7 +115,7 @@ def description(**changes: Any) -> TableDescription:
 def snapshot(version: int) -> SnapshotRow:
     kind, counted = ("append", "added-records") if version % 9 else ("delete", "deleted-records")
     return SnapshotRow(
-        snapshot_id=version,
+        snapshot_id=str(FIRST_ID + version),
         version=version,
         committed_ms=TIME_MS + version,
         operation=kind,
@@ -227,7 +229,7 @@ def test_a_table_shows_its_columns_snapshots_and_files(console: ConsolePage) -> 
     expect(page.get_by_role("row", name="1 100 6,445 6,522 77")).to_be_visible()
     snapshots = page.get_by_role("group", name="Snapshots").locator("tbody tr")
     expect(snapshots).to_have_count(10)
-    expect(snapshots.first).to_contain_text("25append+1,00025,000")
+    expect(snapshots.first).to_contain_text("25append+1,00025,0004611686018427387929")
     expect(snapshots.nth(7)).to_contain_text("18delete\u22121,00018,000")
     more = page.get_by_role("button", name="Show 10 more snapshots")
     for count in (20, 25):

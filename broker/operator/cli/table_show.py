@@ -114,7 +114,7 @@ def snapshots(node: AdminPort, name: str, limit: int, output: str) -> None:
             counts = [_count_text(row, part) for part in ("added-records", "deleted-records", "total-records")]
             operation = plain(row["operation"] or "-")
             committed = second_text(row["committed_ms"])
-            table.add_row(str(row["snapshot_id"]), f"{row['version']:,}", *counts, operation, committed)
+            table.add_row(row["snapshot_id"], f"{row['version']:,}", *counts, operation, committed)
         console.print(table if rows else f"table {plain(name)} has no snapshots")
         if found["more"]:
             console.print("older ones are shown with a larger --limit")

@@ -59,6 +59,9 @@ PAGE: Final = 100
 PAGE_MAX: Final = 1000
 _SET: Final = 0
 Limit = Annotated[int, Field(ge=1, le=PAGE_MAX)]
+SnapshotId = Annotated[
+    str, Field(description="Iceberg's 64-bit integer as text: JavaScript and others round such numbers.")
+]
 
 
 class TableRow(Model):
@@ -75,7 +78,7 @@ class TableRow(Model):
     """Node that commits it, which leads the topic's first partition."""
     version: int
     """Number of its commits."""
-    snapshot_id: int | None
+    snapshot_id: SnapshotId | None
     committed_ms: int | None
     """Time of the current snapshot."""
     rows: int
@@ -141,7 +144,7 @@ class TableDescription(TableRow):
 class SnapshotRow(Model):
     """A snapshot that can be read."""
 
-    snapshot_id: int
+    snapshot_id: SnapshotId
     version: int
     """Commit that has made it."""
     committed_ms: int
@@ -213,7 +216,7 @@ class CommittedTable(Model):
 
     name: str
     version: int
-    snapshot_id: int | None
+    snapshot_id: SnapshotId | None
     metadata_location: str | None
     rows: int
     files: int
@@ -379,7 +382,7 @@ class TableEndpoints:
             "enabled": named.enabled,
             "committer": None if leader == NO_LEADER else leader,
             "version": 0 if info is None else info.version,
-            "snapshot_id": None if info is None else info.snapshot_id or None,
+            "snapshot_id": None if info is None else _id_text(info.snapshot_id),
             "committed_ms": snapshots[-1].committed_ms if snapshots else None,
             "rows": counted.records,
             "files": counted.files,
@@ -433,7 +436,15 @@ class TableEndpoints:
         for each in newest[: call.query.limit]:
             summary = dict(summaries.get(each.snapshot_id, {}))
             operation = summary.pop("operation", None)
-            rows.append(SnapshotRow(**each._asdict(), operation=operation, summary=summary))
+            rows.append(
+                SnapshotRow(
+                    snapshot_id=str(each.snapshot_id),
+                    version=each.version,
+                    committed_ms=each.committed_ms,
+                    operation=operation,
+                    summary=summary,
+                )
+            )
         return SnapshotList(snapshots=rows, more=len(newest) > len(rows))
 
     async def _files(self, call: Call) -> FileList:
@@ -496,7 +507,7 @@ class TableEndpoints:
         return CommittedTable(
             name=info.name,
             version=info.version,
-            snapshot_id=info.snapshot_id or None,
+            snapshot_id=_id_text(info.snapshot_id),
             metadata_location=None if key is None else location_of(self._node.stores, info, key),
             rows=totals.records,
             files=totals.files,
@@ -550,6 +561,11 @@ class TableEndpoints:
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         (result,) = (await self._local.call(request, user)).responses
         check(result.error_code, result.error_message)
+
+
+def _id_text(snapshot_id: int) -> str | None:
+    """Return the id of a table's current snapshot; None if there is none."""
+    return str(snapshot_id) if snapshot_id else None
 
 
 def _partitions(topic: Topic | None, state: TableState | None, ends: _Ends) -> list[TablePartition]:

@@ -57,7 +57,7 @@ async def test_a_table_is_listed_and_described_with_what_it_lacks(
         "enabled": False,
         "committer": 1,
         "version": 1,
-        "snapshot_id": 1,
+        "snapshot_id": "1",
     }
     assert (row["rows"], row["files"], row["bytes"], row["snapshots"], row["lag"]) == (10, 2, 2 * len(DATA), 1, 7)
     assert row["table_id"] == "6f726465-7273-6f72-6465-72736f726465"
@@ -88,8 +88,8 @@ async def test_snapshots_and_files_come_in_pages(node: Node, api: ApiClient, cli
 
     found = await api.get("/tables/orders/snapshots")
     assert [(each["snapshot_id"], each["version"], each["operation"]) for each in found["snapshots"]] == [
-        (2, 2, "append"),
-        (1, 1, "append"),
+        ("2", 2, "append"),
+        ("1", 1, "append"),
     ]
     assert found["snapshots"][0]["summary"] == {"added-records": "10", "total-records": "20"}
     assert not found["more"]

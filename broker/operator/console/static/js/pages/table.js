@@ -156,6 +156,7 @@ const SNAPSHOT_COLUMNS = [
   { title: "Operation", cell: (row) => row.operation ?? "–" },
   { title: "Rows", cell: changeOf, numeric: true },
   { title: "Rows in all", cell: ({ summary }) => ("total-records" in summary ? number(Number(summary["total-records"])) : "–"), numeric: true, wide: true },
+  { title: "Id", cell: (row) => html`<code>${row.snapshot_id}</code>`, wide: true },
 ];
 
 function Snapshots({ table }) {
