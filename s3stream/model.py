@@ -161,6 +161,8 @@ class StreamInfo:
     """The owner's opaque state as of `end_offset` (producer ids, epochs, aborted transactions), or empty."""
     wal_id: str = ""
     """Log that may hold records past `end_offset`; empty: none does, or that of its owner before this was recorded."""
+    deleted_offset: int = 0
+    """Offset that a client has asked to delete records up to, at most `start_offset`; 0: none has."""
 
     def is_held_by(self, owner: StreamOwner) -> bool:
         """Return whether records past the end in the owner's log are the stream's. In any other log they are void."""

@@ -293,21 +293,22 @@ class Stream(StreamAdmission):
         """
         return await self._reader.offset_for_size(self, bytes_max)
 
-    async def trim(self, new_start: int) -> None:
+    async def trim(self, new_start: int, *, asked: bool = False) -> None:
         """Move the start forward; never back. Raises OffsetOutOfRange past the confirmed offset, StorageError.
 
-        Trimming past what is committed uploads first.
+        Trimming past what is committed uploads first. `asked`: a client wants all before `new_start` deleted; the
+        catalog notes it even if the start is past it.
         """
         if new_start > self.confirmed_offset:
             raise OffsetOutOfRange(
                 f"stream {self.stream_id}: cannot trim to {new_start}, past the end {self.confirmed_offset}"
             )
-        if new_start <= self.start_offset:
+        if new_start <= self.start_offset and not asked:
             return
         if self.is_sealed:
             raise self._refused()
         await self.commit(new_start)
-        start = await self._trimmer.trim(self.stream_id, self.epoch, new_start)
+        start = await self._trimmer.trim(self.stream_id, self.epoch, new_start, asked=asked)
         self.start_offset = max(self.start_offset, start)
 
     async def commit(self, end_offset: int) -> None:

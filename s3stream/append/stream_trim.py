@@ -18,14 +18,16 @@ class StreamTrimmer:
         self._now_ms = now_ms
         self._delete_delay_ms = delete_delay_ms
 
-    async def trim(self, stream_id: int, epoch: int, new_start: int) -> int:
+    async def trim(self, stream_id: int, epoch: int, new_start: int, *, asked: bool) -> int:
         """Move the start of a stream to `new_start`, at most its committed end; return the start it has now.
+
+        `asked`: a client wants the records before it deleted.
 
         Raises StreamFenced, StreamNotFound, CatalogError.
         """
         now_ms = self._now_ms()
         info = await self._catalog.trim_stream(
-            stream_id, epoch, new_start, now_ms=now_ms, delete_after_ms=now_ms + self._delete_delay_ms
+            stream_id, epoch, new_start, now_ms=now_ms, delete_after_ms=now_ms + self._delete_delay_ms, asked=asked
         )
         self._loader.invalidate((stream_id,))
         return info.start_offset

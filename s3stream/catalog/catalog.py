@@ -578,11 +578,16 @@ class Catalog:
         return await self._database.read(nodes.next_stream_id)
 
     async def trim_stream(
-        self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
+        self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int, asked: bool = False
     ) -> StreamInfo:
-        """Move the start forward (never back, never past the end); objects wholly before it become destroyed."""
+        """Move the start forward (never back, never past the end); objects wholly before it become destroyed.
+
+        `asked`: a client wants all before `new_start` deleted, so it leaves the topic's table at once, too.
+        """
         deadline = Deadline(now_ms, delete_after_ms)
-        return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, deadline.ms))
+        return await self._database.write(
+            lambda c: topics.trim_stream(c, stream_id, epoch, new_start, deadline.ms, asked=asked)
+        )
 
     async def find_ranges(
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int

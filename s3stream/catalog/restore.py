@@ -188,7 +188,8 @@ def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
 def _stream_row(each: RestoredStream) -> Mapping[str, Any]:
     row = {name: getattr(each, name) for name in RestoredStream._fields if name != "ranges"}
     peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
-    return {**row, "peak_timestamp_ms": peak}
+    # Who moved the start is unknown: DeleteRecords may have.
+    return {**row, "peak_timestamp_ms": peak, "deleted_offset": each.start_offset}
 
 
 def _range_rows(each: RestoredStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:

@@ -113,6 +113,7 @@ streams = Table(
     Column("wal_id", Text),  # log that may hold records past `end_offset`; empty: none, or the owner's of before
     Column("changed", BigInteger),  # number of the last change of owner, leader or order
     Column("preferred", BigInteger),  # preferred leader, or -1
+    Column("deleted_offset", BigInteger),  # largest start that DeleteRecords asked for; 0: none
 )
 
 moves = Table(
@@ -477,6 +478,14 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             """CREATE UNIQUE INDEX table_files_live ON table_files (table_id, idx, start_offset)
                 WHERE kind = 1 AND state = 2 AND removed = 0""",
             "INSERT INTO counters (name, next) VALUES ('table_file', 1)",
+        ),
+    ),
+    (
+        12,
+        (
+            "ALTER TABLE streams ADD COLUMN deleted_offset BIGINT NOT NULL DEFAULT 0",
+            # Until now nobody noted who had moved a start. Rows before it leave their tables if it was DeleteRecords.
+            "UPDATE streams SET deleted_offset = start_offset",
         ),
     ),
 )

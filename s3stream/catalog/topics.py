@@ -129,6 +129,7 @@ def _add_streams(
         "node_id": NOBODY,
         "leader_epoch": 0,
         "start_offset": 0,
+        "deleted_offset": 0,
         "end_offset": 0,
         "peak_timestamp_ms": NO_TIMESTAMP,
         "snapshot": b"",
@@ -321,8 +322,13 @@ def _explain_refusal(connection: Connection, refused: Sequence[int], wanted: int
     raise StreamHeld(f"{which}: records from offset {info.end_offset} on may be in {log} of node {info.node_id}")
 
 
-def trim_stream(connection: Connection, stream_id: int, epoch: int, new_start: int, delete_after_ms: int) -> StreamInfo:
-    """Move the start of a stream, drop the ranges before it, destroy the objects that held nothing else."""
+def trim_stream(
+    connection: Connection, stream_id: int, epoch: int, new_start: int, delete_after_ms: int, *, asked: bool
+) -> StreamInfo:
+    """Move the start of a stream, drop the ranges before it, destroy the objects that held nothing else.
+
+    `asked`: a client wants the records before it deleted, which is noted even if they are already.
+    """
     info = find_streams(connection, [stream_id]).get(stream_id)
     if info is None:
         raise StreamNotFound(f"stream {stream_id} does not exist")
@@ -330,9 +336,14 @@ def trim_stream(connection: Connection, stream_id: int, epoch: int, new_start: i
         raise StreamFenced(f"stream {stream_id}: the trim's epoch {epoch} is not the stream's {info.epoch}")
     if new_start > info.end_offset:
         raise OffsetOutOfRange(f"stream {stream_id}: cannot trim to {new_start}, past the end {info.end_offset}")
-    if new_start <= info.start_offset:
+    moved = {}
+    if new_start > info.start_offset:
+        moved["start_offset"] = new_start
+    if asked and new_start > info.deleted_offset:
+        moved["deleted_offset"] = new_start
+    if not moved:
         return info
-    connection.execute(update(streams).where(streams.c.stream_id == stream_id).values(start_offset=new_start))
+    connection.execute(update(streams).where(streams.c.stream_id == stream_id).values(moved))
     before = (ranges.c.stream_id == stream_id, ranges.c.end_offset <= new_start)
     touched = set(connection.execute(delete(ranges).where(*before).returning(ranges.c.object_id)).scalars())
     destroy_if_dead(connection, touched, delete_after_ms)

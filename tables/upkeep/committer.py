@@ -39,7 +39,7 @@ from anabranch.tables.requests import Finding, Question, Share
 from anabranch.tables.snapshots import CLEANED, OFFSETS, TOPIC_ID, Join
 from anabranch.tables.transactions import SnapshotTransactions, read_transactions
 from anabranch.tables.upkeep.commit import Draft, MadeFile, TableCommits
-from anabranch.tables.upkeep.context import FOREVER, TableTopic, UpkeepContext
+from anabranch.tables.upkeep.context import TableTopic, UpkeepContext
 from anabranch.tables.upkeep.options import ENABLE
 from anabranch.tables.upkeep.plan import (
     COMMIT_BYTES_MAX,
@@ -51,7 +51,6 @@ from anabranch.tables.upkeep.plan import (
     plan_departure,
     plan_joins,
     plan_remakes,
-    straddling,
 )
 from anabranch.tables.upkeep.source import BlockSource, CopiedBlocks
 from anabranch.tables.upkeep.status import PartitionStatus, TableStatus, UpkeepStats
@@ -185,6 +184,7 @@ class TableCommitter:
                 OffsetBounds(streams[self.topic.streams[idx]].start_offset, found.stable_offset),
                 view.bounds_of(idx),
                 view.files.get(idx, ()),
+                deleted_offset=streams[self.topic.streams[idx]].deleted_offset,
             )
             for idx, found in sorted(transactions.items())
         ]
@@ -355,8 +355,7 @@ class TableCommitter:
         """Drop and cut files of records that the topic has lost; returns whether some are left."""
         if view.info.retention is TableRetention.KEEP:
             return False
-        cut = [each.idx for each in facts if await self._must_cut(each)]
-        departure = plan_departure(facts, cut=cut)
+        departure = plan_departure(facts)
         if not departure.dropped and not departure.cut:
             return False
         cuts = limit_rewrites(departure.cut, COMMIT_BYTES_MAX)
@@ -365,26 +364,6 @@ class TableCommitter:
         self.stats.dropped_files += len(departure.dropped)
         self.stats.cut_files += len(cuts)
         return len(cuts) < len(departure.cut) or len(departure.dropped) >= FILES_MAX
-
-    async def _must_cut(self, partition: PartitionFacts) -> bool:
-        """Return whether the file that the stream's start lies inside of has to lose its first rows now.
-
-        Retention moves the start all the time, and would have the same rows written again each time: then half of the
-        file has to be gone. What retention cannot have done was DeleteRecords.
-        """
-        file, start = straddling(partition), partition.stream.start_offset
-        if file is None:
-            return False
-        if 2 * (start - file.start_offset) >= file.end_offset - file.start_offset:
-            return True
-        if self.topic.retention_bytes != FOREVER:
-            return False
-        if self.topic.retention_ms == FOREVER:
-            return True
-        found = await self._context.catalog.find_ranges(self.topic.streams[partition.idx], start, start + 1, limit=1)
-        # Retention goes on until the first records are younger than its time, so what they lie among is not.
-        oldest_ms = self._context.now_ms() - self.topic.retention_ms
-        return bool(found) and found[0].object.oldest_data_ms > oldest_ms
 
     async def _join(self, view: TableView, facts: Sequence[PartitionFacts]) -> bool:
         """Join neighbouring files; returns whether more can be joined."""

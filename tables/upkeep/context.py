@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from anabranch.s3stream.background import Pace
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -12,8 +12,6 @@ from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.tables.requests import Registry
 from anabranch.tables.upkeep.columns import Columns
 from anabranch.tables.upkeep.options import TableOptions
-
-FOREVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,6 @@ class TableTopic:
     streams: Mapping[int, int]
     """Stream ids by partition."""
     is_compacted: bool = False
-    retention_ms: int = FOREVER
-    """`FOREVER` also if records are not deleted by age; likewise ..."""
-    retention_bytes: int = FOREVER
 
 
 class TableTopics(Protocol):

@@ -37,6 +37,8 @@ class PartitionFacts:
     """Data files of the table, in the order of offsets."""
     cleaned: Mapping[int, OffsetBounds] = field(default_factory=dict)
     """Ranges that log compaction has rewritten, which the table does not show yet, by object id."""
+    deleted_offset: int = 0
+    """Offset up to which clients have deleted records, at most the stream's start."""
 
     @property
     def missing(self) -> OffsetBounds:
@@ -70,10 +72,11 @@ class Departure:
     """Of one file each."""
 
 
-def plan_departure(partitions: Sequence[PartitionFacts], *, cut: Sequence[int]) -> Departure:
+def plan_departure(partitions: Sequence[PartitionFacts]) -> Departure:
     """Return the files that their topic has left, the first ones of each partition, and those to cut.
 
-    A file that the start of its stream lies inside of is cut if its partition is among those `cut`.
+    A file that the start of its stream lies inside of is cut if a client has deleted some of its records, or if half of
+    it is gone: retention moves the start all the time, and would have the same rows written again each time.
     """
     dropped: list[TableFile] = []
     cuts: list[Rewrite] = []
@@ -83,13 +86,17 @@ def plan_departure(partitions: Sequence[PartitionFacts], *, cut: Sequence[int]) 
         room = FILES_MAX - len(dropped)
         dropped += gone[:room]
         if len(gone) <= room:
-            file = straddling(each)
-            if file is not None and each.idx in cut:
+            file = _straddling(each)
+            if file is not None and (file.start_offset < each.deleted_offset or _is_half_gone(file, start)):
                 cuts.append(Rewrite(each.idx, [file], OffsetBounds(start, file.end_offset)))
     return Departure(dropped, cuts)
 
 
-def straddling(partition: PartitionFacts) -> TableFile | None:
+def _is_half_gone(file: TableFile, start: int) -> bool:
+    return 2 * (start - file.start_offset) >= file.end_offset - file.start_offset
+
+
+def _straddling(partition: PartitionFacts) -> TableFile | None:
     """Return the file that the start of the stream lies inside of."""
     start = partition.stream.start_offset
     at = bisect_left(partition.files, start, key=lambda file: file.start_offset)

@@ -39,7 +39,7 @@ async def handle(serving: Serving, request: DeleteRecordsRequest, _exchange: Exc
 async def _trim(serving: Serving, topic: str, requested: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
         partition = serving.topics.partition(topic, requested.partition_index)
-        await partition.stream.trim(_requested_start(partition, requested))
+        await partition.stream.trim(_requested_start(partition, requested), asked=True)
     except KafkaError as error:
         return _failure(requested, error.code)
     except OffsetOutOfRange:

@@ -11,7 +11,7 @@ from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.engine import S3Stream
-from anabranch.tables.upkeep.context import FOREVER, TableTopic
+from anabranch.tables.upkeep.context import TableTopic
 from anabranch.tables.upkeep.options import DEFAULTS, TableOptions
 
 UPLOAD_S_MAX: Final = 5.0
@@ -97,7 +97,5 @@ def _table_of(topic: Topic) -> TableTopic | None:
             options=options,
             streams={each.index: each.stream_id for each in topic.info.partitions},
             is_compacted=config.compacted,
-            retention_ms=config.retention_ms if config.deletable else FOREVER,
-            retention_bytes=config.retention_bytes if config.deletable else FOREVER,
         )
     )

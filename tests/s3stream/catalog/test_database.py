@@ -251,6 +251,24 @@ async def test_topics_of_before_a_default_retention_keep_their_records(
     await database.close()
 
 
+async def test_starts_of_before_they_were_noted_count_as_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = text(
+        "INSERT INTO streams (stream_id, epoch, node_id, leader, leader_epoch, start_offset, end_offset,"
+        " peak_timestamp_ms, snapshot) VALUES (1, 1, -1, -1, 1, 7, 9, 0, :snapshot)"
+    )
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:11])
+        database = Database(url)
+        await database.open()
+        await database.write(lambda c: c.execute(add, {"snapshot": b""}).close())
+        await database.close()
+    database = Database(url)
+    await database.open()
+    read = text("SELECT start_offset, deleted_offset FROM streams")
+    assert await database.read(lambda c: tuple(c.execute(read).one())) == (7, 7)
+    await database.close()
+
+
 async def test_a_newer_schema_is_refused(url: str) -> None:
     database = Database(url)
     await database.open()

@@ -317,6 +317,17 @@ async def test_trim_moves_forward_only_and_destroys_whole_objects(catalog: Catal
         await catalog.trim_stream(99, 1, 0, now_ms=NOW, delete_after_ms=LATER)
 
 
+async def test_a_trim_that_was_asked_for_is_noted_also_behind_the_start(catalog: Catalog) -> None:
+    scene = await MetadataNode.started(catalog)
+    stream = scene.streams[0]
+    await scene.upload([span(stream, 0, 20)])
+    found = []
+    for start, asked in ((9, False), (5, True), (3, True), (12, True), (15, False)):
+        info = await catalog.trim_stream(stream, 1, start, now_ms=NOW, delete_after_ms=LATER, asked=asked)
+        found.append((info.start_offset, info.deleted_offset))
+    assert found == [(9, 0), (9, 5), (9, 5), (12, 12), (15, 12)]
+
+
 async def test_a_duration_in_place_of_a_deadline_is_refused(catalog: Catalog) -> None:
     await MetadataNode.started(catalog)
     with pytest.raises(CatalogError, match="a deadline is a time at or after now"):

@@ -171,7 +171,7 @@ TABLES: Sequence[Planted] = (
                 "lambda file: file.end_offset <= start, each.files",
                 "lambda file: file.end_offset <= 0 * start, each.files",
             ),
-            Edit(PLAN, "            if file is not None and each.idx in cut:\n", "            if False:\n"),
+            Edit(PLAN, "file is not None and (file.start_offset < each.deleted_offset or", "False and ("),
         ],
         found_by=TABLE_BEHIND,
         seeds=20,

@@ -403,13 +403,10 @@ async def test_a_compacted_topic_may_have_lost_the_first_rows_of_a_file(
         await sent(node, topic, [Event(0, b"value %d %d" % (at, key), b"key %d" % key) for key in range(4)])
     await finish(own_committer(node, topic, tmp_path / "first"))
     lost = (await consumed(node, topic))[:4] if kept else []
-    await asyncio.to_thread(delete_records, node, topic, 4)
+    await node.serving.topics.partition(topic, 0).stream.trim(4)  # as retention does: the file is not cut for it
     await node.upkeep.compaction.run_once()
     await sent(node, topic, [Event(0, b"later", b"key 9")])
-    upkeep = node.upkeep.tables.upkeep
-    assert upkeep is not None
-    now_ms = upkeep.context.now_ms  # so late that retention may have moved the start: the file is not cut for it
-    committer = own_committer(node, topic, tmp_path / "own", now_ms=lambda: now_ms() + 2 * 3_600_000)
+    committer = own_committer(node, topic, tmp_path / "own")
     await finish(committer)
     assert (committer.stats.cut_files, committer.stats.remade_files) == (0, 1)
     assert await rows(committer) == [*lost, *await consumed(node, topic)]
@@ -573,24 +570,24 @@ async def test_rows_that_take_too_much_memory_are_made_in_smaller_files(
 
 
 @pytest.mark.parametrize(
-    ("later_ms", "deleted", "rows_left"),
+    ("expired", "deleted", "rows_left"),
     [
-        (0, 3, 7),  # retention cannot have done this: the records are young
-        (2 * 3_600_000, 3, 10),  # it can: the rows stay for now, or the file would be written again and again
-        (2 * 3_600_000, 5, 5),
+        (3, None, 10),  # the rows stay for now, or the file would be written again and again
+        (5, None, 5),
+        (0, 3, 7),
+        (3, 2, 7),  # what a client has deleted leaves at once, also after retention
     ],
 )
-async def test_what_retention_may_have_done_waits_for_half_of_a_file(
-    node: Node, topic: str, tmp_path: Path, later_ms: int, deleted: int, rows_left: int
+async def test_deleted_rows_leave_at_once_and_expired_ones_when_half_of_a_file_is_gone(
+    node: Node, topic: str, tmp_path: Path, expired: int, deleted: int | None, rows_left: int
 ) -> None:
-    await created_slowly(node, topic, configs={"retention.ms": "3600000"})
+    await created_slowly(node, topic, configs={"retention.ms": "3600000", "retention.bytes": "1000000000"})
     await sent(node, topic, values(0, 10))
-    await finish(own_committer(node, topic, tmp_path / "first"))
-    await asyncio.to_thread(delete_records, node, topic, deleted)
-    upkeep = node.upkeep.tables.upkeep
-    assert upkeep is not None
-    now_ms = upkeep.context.now_ms
-    committer = own_committer(node, topic, tmp_path / "own", now_ms=lambda: now_ms() + later_ms)
+    committer = own_committer(node, topic, tmp_path / "own")
+    await finish(committer)
+    await node.serving.topics.partition(topic, 0).stream.trim(expired)  # as retention does
+    if deleted is not None:
+        await asyncio.to_thread(delete_records, node, topic, deleted)
     await finish(committer)
     assert len(await rows(committer)) == rows_left
 

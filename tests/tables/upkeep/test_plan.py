@@ -1,6 +1,7 @@
 """Plans of a table's commits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -63,24 +64,35 @@ def test_what_is_missing_follows_the_table(
     assert facts(stream, table).missing == missing
 
 
-def test_files_that_the_topic_has_left_are_dropped_and_the_next_one_cut_if_it_must_be() -> None:
-    partition = facts((25, 40), (0, 40), files(1, 1, 1, 1))
-    kept = plan_departure([partition], cut=[])
-    assert ([file.start_offset for file in kept.dropped], kept.cut) == ([0, 10], [])
-    cut = plan_departure([partition], cut=[0])
-    assert joined(cut.cut) == [(25, 30)]
-    assert [file.start_offset for file in cut.cut[0].files] == [20]
+@pytest.mark.parametrize(
+    ("start", "deleted", "is_cut"),
+    [
+        (24, 0, False),  # by retention, which goes on
+        (25, 0, True),  # half of the file is gone
+        (24, 20, False),  # what clients have deleted is in no file
+        (24, 21, True),
+        (24, 24, True),
+    ],
+)
+def test_files_that_the_topic_has_left_are_dropped_and_the_next_one_cut_if_it_must_be(
+    start: int, deleted: int, *, is_cut: bool
+) -> None:
+    partition = replace(facts((start, 40), (0, 40), files(1, 1, 1, 1)), deleted_offset=deleted)
+    found = plan_departure([partition])
+    assert [file.start_offset for file in found.dropped] == [0, 10]
+    assert joined(found.cut) == ([(start, 30)] if is_cut else [])
+    assert [file.start_offset for each in found.cut for file in each.files] == ([20] if is_cut else [])
 
 
 def test_a_start_between_two_files_cuts_none() -> None:
-    found = plan_departure([facts((20, 40), (0, 40), files(1, 1, 1, 1))], cut=[0])
+    found = plan_departure([replace(facts((20, 40), (0, 40), files(1, 1, 1, 1)), deleted_offset=20)])
     assert (len(found.dropped), found.cut) == (2, [])
 
 
 def test_a_commit_drops_a_limited_number_of_files_and_cuts_after_the_last_of_them() -> None:
     many = files(*[1] * (FILES_MAX + 2))
     partition = facts((many[-1].start_offset + 5, 9_000), (0, 9_000), many)
-    found = plan_departure([partition], cut=[0])
+    found = plan_departure([partition])
     assert (len(found.dropped), found.cut) == (FILES_MAX, [])
 
 
