@@ -45,6 +45,27 @@ SCHEMAS = {
     ),
     "ConsumerGroupRegularExpressionKey": "{group_id:string,regular_expression:string}",
     "ConsumerGroupRegularExpressionValue": "{topics:[string],version:int64,timestamp:int64,<>}",
+    "ShareGroupMemberMetadataKey": "{group_id:string,member_id:string}",
+    "ShareGroupMemberMetadataValue": (
+        "{rack_id:?string,client_id:string,client_host:string,subscribed_topic_names:[string],<>}"
+    ),
+    "ShareGroupMetadataKey": "{group_id:string}",
+    "ShareGroupMetadataValue": "{epoch:int32,metadata_hash:int64,<>}",
+    "ShareGroupTargetAssignmentMetadataKey": "{group_id:string}",
+    "ShareGroupTargetAssignmentMetadataValue": "{assignment_epoch:int32,<0=assignment_timestamp:int64>}",
+    "ShareGroupTargetAssignmentMemberKey": "{group_id:string,member_id:string}",
+    "ShareGroupTargetAssignmentMemberValue": "{topic_partitions:[{topic_id:uuid,partitions:[int32],<>}],<>}",
+    "ShareGroupCurrentMemberAssignmentKey": "{group_id:string,member_id:string}",
+    "ShareGroupCurrentMemberAssignmentValue": (
+        "{member_epoch:int32,previous_member_epoch:int32,state:int8,assigned_partitions:[{topic_id:uuid,parti"
+        "tions:[int32],<>}],<>}"
+    ),
+    "ShareGroupStatePartitionMetadataKey": "{group_id:string}",
+    "ShareGroupStatePartitionMetadataValue": (
+        "{initializing_topics:[{topic_id:uuid,topic_name:string,partitions:[int32],<>}],initialized_topics:[{"
+        "topic_id:uuid,topic_name:string,partitions:[int32],<>}],deleting_topics:[{topic_id:uuid,topic_name:s"
+        "tring,<>}],<>}"
+    ),
     "TransactionLogKey": "{transactional_id:string}",
     "TransactionLogValue": (
         "{producer_id:int64,producer_epoch:int16,transaction_timeout_ms:int32,transaction_status:int8,transac"
