@@ -1,4 +1,4 @@
-"""Write docs/compatibility.md: every API of Apache Kafka 4.3.1, the versions that a node serves, and the differences.
+"""Write docs/compatibility.md: every API of Apache Kafka, the versions that a node serves, and the differences.
 
     python -m scripts.compatibility
 
@@ -11,18 +11,19 @@ further remarks, `NOT_SERVED` the other APIs. A test compares the page with the 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
-from typing import NamedTuple
 
 from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.api.releases import read_lines
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.node.settings.known import KAFKA_RELEASES
 from scripts import kafka_releases_page
+from scripts.tools import KAFKA_VERSION
 from tests.differential.known_differences import KNOWN
 from tests.differential.known_in_clusters import KNOWN_IN_CLUSTERS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
-KAFKA_VERSION = "4.3.1"
 LINE = 120
 NOT_ADVERTISED = {71: "with a plug-in", 72: "with a plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
@@ -68,32 +69,12 @@ NOTES: Mapping[int, str] = {
 }
 
 
-class NotServed(NamedTuple):
-    """An API that a node does not serve."""
-
-    name: str
-    kafka_versions: str
-    reason: str
-
-
-NOT_SERVED: Mapping[int, NotServed] = {
-    76: NotServed("ShareGroupHeartbeat", "1", _SHARE),
-    77: NotServed("ShareGroupDescribe", "1", _SHARE),
-    78: NotServed("ShareFetch", "1-2", _SHARE),
-    79: NotServed("ShareAcknowledge", "1-2", _SHARE),
-    80: NotServed("AddRaftVoter", "0-1", _QUORUM),
-    81: NotServed("RemoveRaftVoter", "0", _QUORUM),
-    83: NotServed("InitializeShareGroupState", "0", _SHARE),
-    84: NotServed("ReadShareGroupState", "0", _SHARE),
-    85: NotServed("WriteShareGroupState", "0-1", _SHARE),
-    86: NotServed("DeleteShareGroupState", "0", _SHARE),
-    87: NotServed("ReadShareGroupStateSummary", "0-1", _SHARE),
-    88: NotServed("StreamsGroupHeartbeat", "0", _STREAMS),
-    89: NotServed("StreamsGroupDescribe", "0", _STREAMS),
-    90: NotServed("DescribeShareGroupOffsets", "0-1", _SHARE),
-    91: NotServed("AlterShareGroupOffsets", "0", _SHARE),
-    92: NotServed("DeleteShareGroupOffsets", "0", _SHARE),
+NOT_SERVED: Mapping[int, str] = {
+    **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARE),
+    **dict.fromkeys((80, 81, 94), _QUORUM),
+    **dict.fromkeys((88, 89, 93), _STREAMS),
 }
+"""Reasons by the keys of APIs that Apache Kafka has and a node does not."""
 INTRODUCTION = f"""\
 # Compatibility
 
@@ -130,7 +111,7 @@ Different by design (the list below this one has what shows in responses):
   [table](tables.md).
   Accepted and described, but without effect: {no_effect}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
-  one level, 30 (4.3-IV0).
+  one level, 33 (4.4-IV2).
 - A group of the consumer protocol computes an assignment at the first heartbeat after a change, as before Kafka
   4.3 (KIP-1263).
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
@@ -175,8 +156,14 @@ def table() -> Iterator[str]:
 def not_served() -> Iterator[str]:
     """Return a line for each reason, with the APIs that are not served for it."""
     yield "\nNot served, with the versions of Apache Kafka:\n"
-    for reason in dict.fromkeys(api.reason for api in NOT_SERVED.values()):
-        apis = (f"{key} {api.name} {api.kafka_versions}" for key, api in NOT_SERVED.items() if api.reason == reason)
+    newest = KAFKA_RELEASES[-1]
+    lines = {line.key: line for line in read_lines() if line.key is not None and newest in line.values}
+    for reason in dict.fromkeys(NOT_SERVED.values()):
+        apis = (
+            f"{key} {line.name} {versions(*map(int, line.values[newest].split('-')))}"
+            for key, line in lines.items()
+            if NOT_SERVED.get(key) == reason
+        )
         yield fill(f"- {reason}: {', '.join(apis)}", LINE, subsequent_indent="  ", break_on_hyphens=False)
 
 

@@ -22,7 +22,7 @@ JARS: Final = CACHE / "kafka-releases"
 NEWEST_PATCH: Final = {
     release: f"{release}.{patch}"
     for release, patch in zip(
-        KAFKA_RELEASES, (1, 1, 2, 1, 1, 1, 3, 2, 2, 2, 2, 3, 2, 1, 2, 2, 2, 1, 1, 1, 1, 0, 1), strict=True
+        KAFKA_RELEASES, (1, 1, 2, 1, 1, 1, 3, 2, 2, 2, 2, 3, 2, 1, 2, 2, 2, 1, 1, 1, 1, 0, 1, 0), strict=True
     )
 }
 SERVER_COMMON_SINCE: Final = "3.3"

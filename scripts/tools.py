@@ -42,23 +42,31 @@ module that can be installed."""
 OTELCOL_MAIN = Path(__file__).parent / "otelcol" / "main.go"
 FRANZ_SR = "github.com/twmb/franz-go/pkg/sr@v1.8.0"
 REGISTRY_MAIN = Path(__file__).parent / "registry_client" / "main.go"
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
+CONNECT_VERSION = "4.3.1"
+"""Version of Connect with its connectors, and of the examples: 4.4.0's are not in every copy of Maven Central."""
 LOG4J_VERSION = "2.25.3"
+LOG4J_JARS = tuple(
+    MavenCoordinate("org.apache.logging.log4j", name, LOG4J_VERSION)
+    for name in ("log4j-slf4j-impl", "log4j-core", "log4j-1.2-api")
+)
 KAFKA_JARS = (
     MavenCoordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     MavenCoordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    MavenCoordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
-    MavenCoordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
-    MavenCoordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
+    *LOG4J_JARS,
 )
-KAFKA_APPS_JARS = (
+KAFKA_STREAMS_JARS = (
     MavenCoordinate("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
-    MavenCoordinate("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
-    MavenCoordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
-    MavenCoordinate("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
-    MavenCoordinate("org.apache.kafka", "connect-mirror-client", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "kafka-streams-examples", CONNECT_VERSION),
     MavenCoordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
+CONNECT_JARS = (
+    MavenCoordinate("org.apache.kafka", "connect-file", CONNECT_VERSION),
+    MavenCoordinate("org.apache.kafka", "connect-mirror", CONNECT_VERSION),
+    *LOG4J_JARS,
+)
+KAFKA_STREAMS = f"kafka-streams-{KAFKA_VERSION}"
+CONNECT = f"connect-{CONNECT_VERSION}"
 ICEBERG_VERSION = "1.9.2"
 REST_CATALOG_JARS = (
     MavenCoordinate("org.apache.iceberg", "iceberg-core", ICEBERG_VERSION),
@@ -283,13 +291,16 @@ def fetch_kafka(work: Path) -> None:
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
 
 
-def fetch_kafka_apps(work: Path) -> None:
-    """Install Kafka Streams with its examples, Connect's file connectors and MirrorMaker 2.
+def fetch_kafka_streams(work: Path) -> None:
+    """Install Kafka Streams with its examples. Apache Kafka has their dependencies."""
+    need("mvn", "Maven", "tests with Kafka Streams")
+    move_into_place(fetch_with_maven(work, KAFKA_STREAMS_JARS, transitive=False), CACHE / KAFKA_STREAMS)
 
-    Apache Kafka has their dependencies.
-    """
-    need("mvn", "Maven", "tests with Kafka Streams and Kafka Connect")
-    move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
+
+def fetch_connect(work: Path) -> None:
+    """Install Kafka Connect with its file connectors and MirrorMaker 2."""
+    need("mvn", "Maven", "tests with Kafka Connect")
+    move_into_place(fetch_with_maven(work, CONNECT_JARS, transitive=True), CACHE / CONNECT)
 
 
 def fetch_rest_catalog(work: Path) -> None:
@@ -441,13 +452,8 @@ TOOLS = (
     Tool("java", "Java for Spark", present_java, fetch_java),
     Tool("spark", "Spark's Kafka source, tables", present_spark_jars, fetch_spark_jars),
     Tool("kafka", "Apache Kafka and its tools", lambda: existing(CACHE / f"kafka-{KAFKA_VERSION}"), fetch_kafka),
-    Tool(
-        "kafka-apps",
-        "Kafka Streams and Connect",
-        # The folder of an earlier checkout has no MirrorMaker.
-        lambda: existing(CACHE / f"kafka-apps-{KAFKA_VERSION}" / f"connect-mirror-{KAFKA_VERSION}.jar"),
-        fetch_kafka_apps,
-    ),
+    Tool("kafka-streams", "Kafka Streams", lambda: existing(CACHE / KAFKA_STREAMS), fetch_kafka_streams),
+    Tool("connect", "Kafka Connect", lambda: existing(CACHE / CONNECT), fetch_connect),
     Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
     Tool("flink-registry", "registry client in Java", lambda: existing(CACHE / FLINK_REGISTRY), fetch_flink_registry),
     Tool("trino", "Trino", lambda: existing(CACHE / f"trino-{TRINO_VERSION}"), fetch_trino, for_tests=False),

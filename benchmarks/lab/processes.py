@@ -22,8 +22,8 @@ from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableT
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.spark.java import cache_folder, find_java_home
+from scripts.tools import KAFKA_VERSION
 
-KAFKA_VERSION = "4.3.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 120.0
 PORTS = range(10_000, 32_768)

@@ -1,4 +1,4 @@
-"""ApiVersions: the APIs, versions and features a node has (KIP-35, KIP-511, KIP-584).
+"""ApiVersions: the APIs, versions and features a node has (KIP-35, KIP-511, KIP-584, KIP-1242).
 
 Versions:
     v0  first version
@@ -8,6 +8,7 @@ Versions:
         finalized_features_epoch (tagged), finalized_features (tagged), zk_migration_ready (tagged). the response header
         stays v0
     v4  features may have version 0 as their minimum
+    v5  request adds cluster_id, node_id. REBOOTSTRAP_REQUIRED: the client has reached another broker (KIP-1242)
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from anabranch.protocol.wire import message
 KEY = 18
 
 
-@message(versions="0-4", flexible="3+")
+@message(versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     client_software_name: str = wire.string("3+", ignorable=True)
     client_software_version: str = wire.string("3+", ignorable=True)
+    cluster_id: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = wire.int32("5+", default=-1, ignorable=True)
 
 
 @message
@@ -45,7 +48,7 @@ class FinalizedFeatureKey:
     min_version_level: int = wire.int16("3+")
 
 
-@message(versions="0-4", flexible="3+")
+@message(versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     error_code: int = wire.int16("0+")
     api_keys: Sequence[ApiVersion] = wire.array(ApiVersion, "0+")

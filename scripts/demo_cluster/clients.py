@@ -17,9 +17,10 @@ from confluent_kafka.admin import AdminClient
 from anabranch.spark.java import cache_folder, find_java_home
 from scripts.demo.clients import DemoError
 from scripts.demo.flights import Flight, Tally, encode
+from scripts.tools import KAFKA_VERSION
 
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
-KAFKA = "kafka-4.3.1"
+KAFKA = f"kafka-{KAFKA_VERSION}"
 JAVA_SETTINGS = (
     "acks=all",
     "delivery.timeout.ms=300000",

@@ -93,6 +93,7 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "ProduceResponse.responses": lambda topic: topic["name"] or topic["topic_id"],
     "TopicProduceResponse.partition_responses": lambda partition: partition["index"],
     "OffsetCommitResponseTopic.partitions": lambda partition: partition["partition_index"],
+    "TxnOffsetCommitResponseTopic.partitions": lambda partition: partition["partition_index"],
     "OffsetDeleteResponseTopic.partitions": lambda partition: partition["partition_index"],
     "ConsumerGroupDescribeResponse.groups": lambda group: group["group_id"],
     "ListTransactionsResponse.transaction_states": lambda one: one["transactional_id"],

@@ -76,32 +76,28 @@ UNKNOWN_USER = "The exchange of an unknown user fails at the proof, so that nobo
 SCRAM_HEADER = (
     "SCRAM signs what the client has sent, and its last message must repeat the header of the first (RFC 5802)."
 )
-
-NO_NUMBER = "NaN is refused as a quota."
+VERSIONS: Sequence[Known] = (
+    Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
+    Known(
+        "*",
+        "api_keys.7[12]",
+        "Metrics of clients need no plug-in.",
+        ABSENT,
+        is_optional=True,
+    ),
+    Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
+    Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
+    Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 33),
+)
 
 KNOWN: Mapping[str, Sequence[Known]] = {
-    "quotas_of_users_and_clients": (
-        Known("bytes: nan*", "entries.*", NO_NUMBER),
-        Known("percentage: nan*", "entries.*", NO_NUMBER),
-    ),
     "throttled_changes": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "*.table.*", TABLES, kafka=ABSENT),
     ),
-    "api_versions": (
-        Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
-        Known(
-            "*",
-            "api_keys.7[12]",
-            "Metrics of clients need no plug-in.",
-            ABSENT,
-            is_optional=True,
-        ),
-        Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
-        Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
-        Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 30),
-    ),
+    "api_versions": VERSIONS,
+    "expected_brokers": VERSIONS,
     "auto_create": (
         Known("first asked for v9", "topics.ac-first.error_code", CREATED_AT_ONCE, ours="NONE"),
         Known("first asked for v9", "topics.ac-first.partitions.0", CREATED_AT_ONCE, kafka=ABSENT),
@@ -243,6 +239,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
     ),
     "sasl_handshakes": (
+        *VERSIONS,
         Known(
             "tokens without requests v0",
             "error_code",

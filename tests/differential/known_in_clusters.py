@@ -17,6 +17,7 @@ from tests.differential.known_differences import (
     START_OF_LOG,
     TABLES,
     TIME_OF_APPEND,
+    VERSIONS,
     Known,
 )
 
@@ -40,6 +41,7 @@ QUORUM = (
 )
 
 KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
+    "expected_brokers": VERSIONS,
     "quorum_by_each": QUORUM,
     "places_of_topics": (
         *CREATED,

@@ -12,7 +12,7 @@ from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop
 
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,10 @@ def test_the_quorum_and_the_features_are_described(servers: str) -> None:
     assert "group.version" in described
     (metadata,) = [line.split() for line in described.splitlines() if "metadata.version" in line]
     assert metadata[:7:2] == ["Feature:", "SupportedMinVersion:", "SupportedMaxVersion:", "FinalizedVersionLevel:"]
-    assert metadata[1:8:2] == ["metadata.version", "4.3-IV0", "4.3-IV0", "4.3-IV0"]
-    assert "30" in run(servers, f"{TOOLS}.FeatureCommand", "upgrade", "--metadata", "4.3-IV0", "--dry-run")
-    lower = refused(servers, f"{TOOLS}.FeatureCommand", "downgrade", "--metadata", "4.2-IV1")
-    assert "Local controller 1 only supports versions 30-30" in lower
+    assert metadata[1:8:2] == ["metadata.version", "4.4-IV2", "4.4-IV2", "4.4-IV2"]
+    assert "33" in run(servers, f"{TOOLS}.FeatureCommand", "upgrade", "--metadata", "4.4-IV2", "--dry-run")
+    lower = refused(servers, f"{TOOLS}.FeatureCommand", "downgrade", "--metadata", "4.3-IV0")
+    assert "Local controller 1 only supports versions 33-33" in lower
 
 
 def test_configs_of_groups_and_levels_of_loggers_are_changed(servers: str) -> None:

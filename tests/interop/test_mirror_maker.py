@@ -13,10 +13,10 @@ from confluent_kafka.admin._config import ConfigResource
 
 from tests.differential.kafka_cluster import kafka_cluster
 from tests.support.events import Event, create_topic, receive, send
-from tests.support.kafka_tools import QUICK_JVM, archive_options
+from tests.support.kafka_tools import QUICK_JVM
 from tests.support.node import NodeProcess
 from tests.support.soak import LONG
-from tests.support.tools import java, kafka_apps_class_path
+from tests.support.tools import connect_class_path, java
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600), LONG]
@@ -50,9 +50,8 @@ def mirror_maker(folder: Path, kafka: str, node: str) -> Iterator[None]:
     command: list[str | Path] = [
         java(),
         *QUICK_JVM,
-        *archive_options(),
         "-cp",
-        kafka_apps_class_path(),
+        connect_class_path(),
         "org.apache.kafka.connect.mirror.MirrorMaker",
     ]
     with (folder / "mirror.log").open("w") as log:

@@ -17,7 +17,7 @@ from benchmarks.lab.processes import free_port
 from tests.support.events import Event, create_topic, receive, send
 from tests.support.kafka_tools import QUICK_JVM, archive_options
 from tests.support.node import NodeProcess
-from tests.support.tools import java, kafka_apps_class_path
+from tests.support.tools import connect_class_path, java, kafka_streams_class_path
 from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,10 +30,9 @@ LINES = 2000
 
 
 @contextmanager
-def application(class_name: str, log: IO[str], *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def application(log: IO[str], *options: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run a Java program until the block ends; it is then told to stop, and must."""
-    jvm: list[str | Path] = [java(), *QUICK_JVM, *archive_options(), "-cp", kafka_apps_class_path()]
-    process = subprocess.Popen([*jvm, class_name, *arguments], stdout=log, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([java(), *QUICK_JVM, *options], stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
         process.terminate()
@@ -93,7 +92,7 @@ def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: P
         )
         expected: Counter[bytes] = Counter()
         example = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
-        with application(example, log, settings) as streams:
+        with application(log, *archive_options(), "-cp", kafka_streams_class_path(), example, settings) as streams:
             reader = Reader(node.bootstrap, streams)
             for kills in range(KILLS + 1):
                 lines = [" ".join(WORDS[n % 7 :]) for n in range(LINES)]
@@ -137,7 +136,9 @@ def test_connect_copies_a_file_through_a_topic(tmp_path: Path) -> None:
             f"listeners={urls}\nconsumer.auto.offset.reset=earliest\nplugin.discovery=only_scan\n"
         )
         worker = "org.apache.kafka.connect.cli.ConnectStandalone"
-        with application(worker, log, tmp_path / "worker", *(tmp_path / name for name in files)) as connect:
+        with application(
+            log, "-cp", connect_class_path(), worker, *(tmp_path / name for name in ("worker", *files))
+        ) as connect:
             found = receive(node.bootstrap, "lines", {0: len(lines)})
             assert [(event.value or b"").decode() for event in found] == lines
             with source.open("a") as more:

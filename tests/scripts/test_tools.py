@@ -65,7 +65,7 @@ def test_a_missing_tool_fails_only_where_it_is_required(
 def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     known = (
-        "java, spark, kafka, kafka-apps, rest-catalog, flink-registry, trino, s3, minio, hydra, otelcol, "
+        "java, spark, kafka, kafka-streams, connect, rest-catalog, flink-registry, trino, s3, minio, hydra, otelcol, "
         "registry-client, helm, actionlint, packaging, site, release, monitoring, recipes, duckdb, kcat, postgres, "
         "prometheus, faketime, chromium, fio"
     )

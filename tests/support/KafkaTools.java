@@ -10,7 +10,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.kafka.common.utils.Exit;
+import org.apache.kafka.common.utils.internals.Exit;
 
 /**
  * Runs tools of Apache Kafka one after the other in this JVM; tests/support/kafka_tools.py asks for them.

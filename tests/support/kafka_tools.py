@@ -20,9 +20,10 @@ import pytest
 
 from anabranch.spark.java import find_java_home
 from benchmarks.lab.processes import ApacheKafka
+from scripts.tools import KAFKA_VERSION
 from tests.support.java_options import TEMPORARY_FILES
 from tests.support.made_once import made_once
-from tests.support.tools import KAFKA_VERSION, java, javac, kafka_class_path
+from tests.support.tools import java, javac, kafka_class_path
 
 QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", *TEMPORARY_FILES)
 """For a JVM that lives for seconds: what its better compiler would save, it would cost."""
@@ -32,7 +33,7 @@ GROUPS: Final = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 PRODUCER: Final = f"{TOOLS}.ConsoleProducer"
 CONSUMER: Final = f"{TOOLS}.consumer.ConsoleConsumer"
 OFFSETS: Final = f"{TOOLS}.GetOffsetShell"
-CONFIGS: Final = "kafka.admin.ConfigCommand"
+CONFIGS: Final = f"{TOOLS}.ConfigCommand"
 TIMEOUT_S: Final = 120
 RUNNER: Final = Path(__file__).with_name("KafkaTools.java")
 NUMBER: Final = struct.Struct(">i")

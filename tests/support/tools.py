@@ -14,7 +14,10 @@ import pytest
 
 from anabranch.spark.java import JavaNotFoundError, cache_folder, find_java_home
 from scripts.tools import (
+    CONNECT,
     FLINK_REGISTRY,
+    KAFKA_STREAMS,
+    KAFKA_VERSION,
     REST_CATALOG,
     TRINO_VERSION,
     go_program,
@@ -22,8 +25,6 @@ from scripts.tools import (
     present_environment,
     present_prometheus,
 )
-
-KAFKA_VERSION = "4.3.1"
 
 
 def missing(what: str) -> NoReturn:
@@ -103,10 +104,16 @@ def javac() -> Path:
     return program if program.is_file() else missing("a Java compiler")
 
 
-def kafka_apps_class_path() -> str:
-    """Class path of Kafka Streams with its examples, of Connect with its file connectors, and of MirrorMaker 2."""
-    folder = cache_folder() / f"kafka-apps-{KAFKA_VERSION}"
-    return f"{kafka_class_path()}:{folder}/*" if folder.is_dir() else missing("Kafka Streams and Connect")
+def kafka_streams_class_path() -> str:
+    """Class path of Kafka Streams with its examples."""
+    folder = cache_folder() / KAFKA_STREAMS
+    return f"{kafka_class_path()}:{folder}/*" if folder.is_dir() else missing("Kafka Streams")
+
+
+def connect_class_path() -> str:
+    """Class path of Connect with its file connectors, and of MirrorMaker 2."""
+    folder = cache_folder() / CONNECT
+    return f"{folder}/*" if folder.is_dir() else missing("Kafka Connect")
 
 
 def kafka_class_path() -> str:

@@ -37,11 +37,11 @@ def alters_configs(error_type: Callable[..., Any]) -> Guard[Any]:
             if code is None:
                 allowed.append(each)
             else:
-                told = None if each.resource_type == ResourceType.BROKER_LOGGER else code.message
+                of_broker = each.resource_type in {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
                 errors.append(
                     error_type(
                         error_code=code,
-                        error_message=told,
+                        error_message=None if of_broker else code.message,
                         resource_type=each.resource_type,
                         resource_name=each.resource_name,
                     )

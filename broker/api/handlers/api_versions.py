@@ -17,21 +17,36 @@ from anabranch.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-__all__ = ["handle", "unsupported_version"]
+__all__ = ["answer", "handle", "unsupported_version"]
 
 SOFTWARE_SINCE = 3
 """First version with the client's software. A node that serves it names its versions in a refusal, too (KIP-511)."""
 FEATURES_FROM_ZERO_SINCE = 4
 """First version whose clients accept features with version 0. As in Kafka, older ones do not receive such features."""
 _NO_EPOCH = -1
+_NO_NODE = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) -> ApiVersionsResponse:
-    """Answer with the table; a malformed software name or version gets INVALID_REQUEST (KIP-511)."""
+    """Answer with the table, or with REBOOTSTRAP_REQUIRED to a client that looks for another node (KIP-1242)."""
+    response = answer(serving, request, exchange)
+    expected = (serving.settings.node.cluster, serving.node_id)
+    if response.error_code or request.cluster_id is None or (request.cluster_id, request.node_id) == expected:
+        return response
+    return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+
+
+def answer(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) -> ApiVersionsResponse:
+    """Answer with the table, whatever node the client looks for.
+
+    A malformed software name or version gets INVALID_REQUEST (KIP-511), and so does a cluster without a node.
+    """
     if exchange.api_version >= SOFTWARE_SINCE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if (request.cluster_id is None) != (request.node_id == _NO_NODE):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if exchange.api_version >= SOFTWARE_SINCE:
         exchange.connection.software_name = request.client_software_name

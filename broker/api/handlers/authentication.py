@@ -233,7 +233,7 @@ class _Session:
             exchange.complete(api_versions_handler.unsupported_version(serving), version=0)
             return
         request, _ = decode(api_versions.ApiVersionsRequest, frame, exchange.api_version, exchange.header_end)
-        response = api_versions_handler.handle(serving, request, exchange)
+        response = api_versions_handler.answer(serving, request, exchange)
         if response.error_code == ErrorCode.NONE:
             self._state = State.HANDSHAKE
         exchange.complete(response)

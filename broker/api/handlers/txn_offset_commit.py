@@ -9,12 +9,12 @@ from dataclasses import replace
 from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import (
     GROUP_DENIED,
-    TOPIC_DENIED,
     TRANSACTION_DENIED,
     Passed,
     Refused,
     Verdict,
     split,
+    topic_error,
 )
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
@@ -27,11 +27,13 @@ from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.partitions.transactions import Verification
+from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.kafka.transactions.errors import code_for_writer
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -41,13 +43,17 @@ from anabranch.s3stream.errors import StorageError
 
 ABORTABLE_VERSION = 4
 ADD_VERSION = 5
+TOPIC_ID_VERSION = 6
+MEMBER_EPOCH_VERSION = 6
+"""First version whose clients know the errors of consumer groups (KIP-1319)."""
 
-Refusals = dict[TopicPartition, ErrorCode]
+Refusals = dict[tuple[int, int], ErrorCode]
+"""Errors by position of topic and partition in the request. The others get the outcome of the commit."""
 
 
 async def handle(serving: Serving, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
     """Check every partition, and pass the valid ones to the group as part of the transaction."""
-    offsets, refused = _plan(serving, request)
+    offsets, refused = _plan(serving, request, exchange.api_version)
     error = ErrorCode.NONE
     if offsets:
         try:
@@ -62,38 +68,54 @@ async def handle(serving: Serving, request: TxnOffsetCommitRequest, exchange: Ex
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
                         partition_index=each.partition_index,
-                        error_code=refused.get(TopicPartition(topic.name, each.partition_index), error),
+                        error_code=refused.get((topic_index, partition_index), error),
                     )
-                    for each in topic.partitions
+                    for partition_index, each in enumerate(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            for topic_index, topic in enumerate(request.topics)
         ]
     )
 
 
 def _plan(
-    serving: Serving, request: TxnOffsetCommitRequest
+    serving: Serving, request: TxnOffsetCommitRequest, version: int
 ) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     refused: Refusals = {}
     now_ms = serving.now_ms()
-    for requested in request.topics:
-        topic = serving.topics.get(requested.name)
-        for partition in requested.partitions:
-            key = TopicPartition(requested.name, partition.partition_index)
-            metadata = partition.committed_metadata or ""
-            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
-                refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > serving.settings.group.offset_metadata_bytes_max:
-                refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                epoch = partition.committed_leader_epoch
-                offsets.append((key, CommittedOffset(partition.committed_offset, epoch, metadata, now_ms)))
+    metadata_bytes_max = serving.settings.group.offset_metadata_bytes_max
+    for topic_index, requested in enumerate(request.topics):
+        topic = serving.topics.get(requested.topic_id if version >= TOPIC_ID_VERSION else requested.name)
+        for partition_index, partition in enumerate(requested.partitions):
+            if error := _check(topic, partition, version, metadata_bytes_max):
+                refused[topic_index, partition_index] = error
+                continue
+            assert topic is not None, "partitions of unknown topics are refused"
+            committed = CommittedOffset(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata or "",
+                commit_timestamp_ms=now_ms,
+            )
+            offsets.append((TopicPartition(topic.name, partition.partition_index), committed))
     return offsets, refused
+
+
+def _check(
+    topic: Topic | None, partition: TxnOffsetCommitRequestPartition, version: int, metadata_bytes_max: int
+) -> ErrorCode:
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if version >= TOPIC_ID_VERSION else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not 0 <= partition.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(partition.committed_metadata or "") > metadata_bytes_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
 
 
 async def _commit(
@@ -111,7 +133,7 @@ async def _commit(
     verification = transactions.begin_verification(producer)
     try:
         await _verify(serving, request, version, where, verification)
-        return await _append(serving, request, offsets, producer)
+        return await _append(serving, request, version, offsets, producer)
     finally:
         transactions.end_verification(verification)
 
@@ -153,6 +175,7 @@ async def _verify(
 async def _append(
     serving: Serving,
     request: TxnOffsetCommitRequest,
+    version: int,
     offsets: list[tuple[TopicPartition, CommittedOffset]],
     producer: Producer,
 ) -> ErrorCode:
@@ -162,10 +185,11 @@ async def _append(
         request.group_id,
         request.member_id,
         request.group_instance_id,
-        request.generation_id,
+        request.generation_id_or_member_epoch,
         offsets,
         lambda error: None if outcome.done() else outcome.set_result(error),
         producer,
+        knows_member_epochs=version >= MEMBER_EPOCH_VERSION,
     )
     return await outcome
 
@@ -179,9 +203,9 @@ def guard(caller: Caller, request: TxnOffsetCommitRequest) -> Verdict:
         code = GROUP_DENIED
     if code is not None:
         return Refused(TxnOffsetCommitResponse(topics=[_uncommitted(topic, code) for topic in request.topics]))
-    readable = caller.topics(AclOperation.READ, (topic.name for topic in request.topics))
-    allowed, denied = split(request.topics, lambda topic: topic.name in readable)
-    errors = [_uncommitted(topic, TOPIC_DENIED) for topic in denied]
+    codes = {id(topic): topic_error(caller, AclOperation.READ, topic) for topic in request.topics}
+    allowed, refused = split(request.topics, lambda topic: codes[id(topic)] is ErrorCode.NONE)
+    errors = [_uncommitted(topic, codes[id(topic)]) for topic in refused]
     if errors and not allowed:
         return Refused(TxnOffsetCommitResponse(topics=errors))
 
@@ -194,6 +218,7 @@ def guard(caller: Caller, request: TxnOffsetCommitRequest) -> Verdict:
 def _uncommitted(topic: TxnOffsetCommitRequestTopic, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
     return TxnOffsetCommitResponseTopic(
         name=topic.name,
+        topic_id=topic.topic_id,
         partitions=[
             TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
             for each in topic.partitions

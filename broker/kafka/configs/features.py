@@ -19,8 +19,8 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
-METADATA_LEVEL: Final = 30
-"""Level of Apache Kafka 4.3 (4.3-IV0)."""
+METADATA_LEVEL: Final = 33
+"""Level of Apache Kafka 4.4 (4.4-IV2)."""
 NEWEST: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
 )

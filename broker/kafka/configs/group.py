@@ -166,13 +166,8 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({row.name: row 
 def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> None:
     """Raise INVALID_CONFIG, with Kafka's message, for a value outside the node's limits."""
     for name, least, most in _limits(settings):
-        if name not in values:
-            continue
-        number, (kind, _, what) = int(values[name]), name.partition(".")
-        if number < least:
-            raise _invalid(f"{name} must be greater than or equal to group.{kind}.min.{what}")
-        if number > most:
-            raise _invalid(f"{name} must be less than or equal to group.{kind}.max.{what}")
+        if name in values and not least <= int(values[name]) <= most:
+            raise _invalid(f"{name} must be in the range {least} to {most} inclusive.")
     for timeout, interval in (
         (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
         (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),

@@ -12,6 +12,7 @@ from anabranch.broker.kafka.configs.definitions import LONG_MAX, ConfigDef, Conf
 _NO_EFFECT = " Accepted for compatibility; it has no effect here: "
 _SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
 _ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
+_NOT_DECOMPRESSED = _NO_EFFECT + "compressed batches are stored as they are, and memory for the others is limited."
 _NO_TIERS = _NO_EFFECT + "all data is in object storage."
 
 
@@ -114,6 +115,12 @@ _TOPIC_DEFS = (
         low=0,
     ),
     _def(
+        "errors.deadletterqueue.group.enable",
+        _B,
+        "false",
+        "Let share groups write records to this topic that cannot be delivered.",
+    ),
+    _def(
         "file.delete.delay.ms",
         _L,
         "60000",
@@ -170,6 +177,15 @@ _TOPIC_DEFS = (
         "partition is compacted more often than every 15 seconds.",
         broker="log.cleaner.max.compaction.lag.ms",
         low=1,
+    ),
+    _def(
+        "max.decompressed.message.bytes",
+        _I,
+        "2147483639",
+        "The largest size of a single record after decompression." + _NOT_DECOMPRESSED,
+        broker="max.decompressed.message.bytes",
+        low=1,
+        high=2147483639,
     ),
     _def(
         "max.message.bytes",
@@ -234,6 +250,22 @@ _TOPIC_DEFS = (
         low=1,
     ),
     _def("preallocate", _B, "false", "Preallocate segment files." + _SEGMENTS, broker="log.preallocate"),
+    _def(
+        "remote.copy.lag.bytes",
+        _L,
+        "-1",
+        "Newer bytes after which a segment is copied to remote storage." + _NO_TIERS,
+        broker="log.remote.copy.lag.bytes",
+        low=-1,
+    ),
+    _def(
+        "remote.copy.lag.ms",
+        _L,
+        "0",
+        "Age at which a segment is copied to remote storage." + _NO_TIERS,
+        broker="log.remote.copy.lag.ms",
+        low=-1,
+    ),
     _def("remote.log.copy.disable", _B, "false", "Stop copying to remote storage." + _NO_TIERS),
     _def("remote.log.delete.on.disable", _B, "false", "Delete remote data when it is disabled." + _NO_TIERS),
     _def("remote.storage.enable", _B, "false", "Tiered storage." + _NO_TIERS),

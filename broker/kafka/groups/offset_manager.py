@@ -77,7 +77,7 @@ class OffsetManager:
         entry = self._groups.get(group_id)
         if entry is None:
             if generation >= 0:
-                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_member_epochs else ErrorCode.ILLEGAL_GENERATION)
             entry = self._groups.create(group_id)
         commit = CommitRequest(
             member_id,

@@ -7,6 +7,7 @@ checks and messages are those of Apache Kafka's controller.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
@@ -106,7 +107,9 @@ def check_operations(operations: Mapping[str, float | None], types: Mapping[str,
 def _check_value(key: str, value: float, kind: str | None) -> None:
     if kind is None:
         raise _invalid(f"Invalid configuration key {key}")
-    if not value > 0:
+    if not isfinite(value):
+        raise _invalid(f"Quota {key} must be a finite number")
+    if value <= 0:
         raise _invalid(f"Quota {key} must be greater than 0")
     if kind in _LARGEST:
         if value > _LARGEST[kind]:

@@ -381,7 +381,7 @@ def of_transactions(_scene: Scene) -> Iterator[Sent]:
         commit = TxnOffsetCommitRequest(
             **ids,
             group_id=group,
-            generation_id=5,
+            generation_id_or_member_epoch=5,
             member_id="m",
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=offsets) for name in ("apple", "banana")],
         )

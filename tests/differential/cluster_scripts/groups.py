@@ -106,7 +106,7 @@ def groups_at_others(script: ClusterScript) -> None:
     script.call_each("described with operations", with_operations, 3, 5, 6)
     script.call_each("described as a consumer group", ConsumerGroupDescribeRequest(group_ids=[group]), 0, 1)
     script.call_each("offset deleted", _deletion(group, "go-a", 0), 0)
-    script.call_each("deleted while it has members", DeleteGroupsRequest(groups_names=[group]), 0, 1, 2)
+    script.call_each("deleted while it has members", DeleteGroupsRequest(groups_names=[group]), 0, 1, 2, 3)
     script.call_each("a stranger leaves", LeaveGroupRequest(group_id=group, member_id="stranger"), 0, 2)
     leave = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member)])
     for node_id in (1, 3, 2):
@@ -157,7 +157,7 @@ def groups_of_all(script: ClusterScript) -> None:
     for node_id, group in zip(NODES, groups, strict=True):
         script.call_each(f"offset of the group of {node_id} deleted", _deletion(group, "gs-a", 1, 2), 0)
     script.call_each("what is left", _committed_of("gs-a", *groups), 8)
-    script.call_each("deleted", DeleteGroupsRequest(groups_names=[*groups, "gs-x"]), 1, 2)
+    script.call_each("deleted", DeleteGroupsRequest(groups_names=[*groups, "gs-x"]), 1, 2, 3)
     script.call_each("listed when they are gone", ListGroupsRequest(), 4, own="gs-")
 
 

@@ -186,7 +186,7 @@ def transactions_2_of_several_leaders(script: ClusterScript) -> None:
 
 def transaction_offsets_at_others(script: ClusterScript) -> None:
     """Offsets in a transaction, whose coordinators of group and transaction are different brokers."""
-    script.place("xg-a", 1)
+    topic_id = script.place("xg-a", 1)
     name, group = script.key_at("xg", 3), script.key_at("xg-group", 1)
     producer = _begin(script, name, 3)
     add = AddOffsetsToTxnRequest(
@@ -202,15 +202,15 @@ def transaction_offsets_at_others(script: ClusterScript) -> None:
             group_id=group,
             producer_id=who[0],
             producer_epoch=who[1],
-            topics=[TxnOffsetCommitRequestTopic(name="xg-a", partitions=[partition])],
+            topics=[TxnOffsetCommitRequestTopic(name="xg-a", topic_id=topic_id, partitions=[partition])],
         )
 
     stable = OffsetFetchRequest(
         group_id=group, topics=[OffsetFetchRequestTopic(name="xg-a", partition_indexes=[0])], require_stable=True
     )
-    script.call("commit before the group is added", commit(1), 3, on="1")
+    script.call("commit before the group is added", commit(1), 3, 4, on="1")
     script.call("group added", add, 3, on="3")
-    for version in range(5):
+    for version in (*range(5), 6):
         script.call_each("commit", commit(10 + version), version)
     script.call("fetched while it is open", stable, 7, on="1")
     script.call("ended", _end(name, producer, committed=True), 3, on="3")
@@ -219,6 +219,7 @@ def transaction_offsets_at_others(script: ClusterScript) -> None:
     script.call("fetched when it is committed", stable, 7, on="1")
     second = _begin(script, name, 3)
     script.call_each("version 5 adds the group", commit(77, second), 5)
+    script.call_each("as version 6 does", commit(78, second), 6)
     script.call("fetched while that is open", stable, 7, on="1")
     script.call("aborted", _end(name, second, committed=False), 5, on="3")
     _ended(script, name, 3)

@@ -1,5 +1,6 @@
 """Views of the cluster by each broker: brokers, topics, leaders, coordinators, log directories, the quorum."""
 
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
 from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from anabranch.protocol.messages.describe_quorum import (
@@ -41,6 +42,19 @@ def describe_cluster_by_each(script: ClusterScript) -> None:
     script.call_each("cluster", DescribeClusterRequest(), 0, 1, 2)
     script.call_each("with operations", DescribeClusterRequest(include_cluster_authorized_operations=True), 2)
     script.call_each("with fenced brokers", DescribeClusterRequest(include_fenced_brokers=True), 2)
+
+
+def expected_brokers(script: ClusterScript) -> None:
+    """ApiVersions with the cluster and the broker that a client expects: only that broker answers (KIP-1242)."""
+    cluster_id = script.ask(MetadataRequest(topics=()), 9).cluster_id
+    for node_id in (*NODES, 4):
+        wanted = ApiVersionsRequest(
+            client_software_name="differential",
+            client_software_version="1.0",
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        script.call_each(f"expecting {node_id}", wanted, 5)
 
 
 def topic_partitions_by_each(script: ClusterScript) -> None:
@@ -108,6 +122,7 @@ def quorum_by_each(script: ClusterScript) -> None:
 SCRIPTS = (
     metadata_by_each,
     describe_cluster_by_each,
+    expected_brokers,
     topic_partitions_by_each,
     find_coordinator_by_each,
     log_dirs_of_each,

@@ -12,7 +12,7 @@ LONGEST = "m" * 249
 
 def api_versions(script: Script) -> None:
     request = ApiVersionsRequest(client_software_name="differential", client_software_version="1.0")
-    script.call("api versions", request, 0, 1, 2, 3, 4)
+    script.call("api versions", request, 0, 1, 2, 3, 4, 5)
     for name, software, version in (
         ("empty name", "", "1.0"),
         ("empty version", "name", ""),
@@ -21,9 +21,38 @@ def api_versions(script: Script) -> None:
         ("dots and dashes", "a.b-c", "1.0-rc.1"),
     ):
         wanted = ApiVersionsRequest(client_software_name=software, client_software_version=version)
-        script.call(f"software with {name}", wanted, 3, 4)
+        script.call(f"software with {name}", wanted, 3, 4, 5)
     script.raw("version too new", request_frame(18, 99, b"anything"))
     script.raw("version negative", request_frame(18, -1, b"anything"))
+
+
+def expected_brokers(script: Script) -> None:
+    """ApiVersions with the cluster and the broker that a client expects to reach (KIP-1242)."""
+    cluster = script.ask(MetadataRequest(topics=()), 9)
+    name, node_id = cluster.cluster_id, cluster.brokers[0].node_id
+    for what, cluster_id, broker_id in (
+        ("both", name, node_id),
+        ("another broker", name, node_id + 1),
+        ("another cluster", "AAAAAAAAAAAAAAAAAAAAAA", node_id),
+        ("another broker of another cluster", "AAAAAAAAAAAAAAAAAAAAAA", node_id + 1),
+        ("a cluster only", name, -1),
+        ("a broker only", None, node_id),
+        ("a cluster without name", "", node_id),
+        ("a cluster without name only", "", -1),
+        ("a negative broker", name, -2),
+        ("a negative broker only", None, -2),
+        ("the largest broker", name, 2**31 - 1),
+    ):
+        wanted = ApiVersionsRequest(
+            client_software_name="differential",
+            client_software_version="1.0",
+            cluster_id=cluster_id,
+            node_id=broker_id,
+        )
+        script.call(what, wanted, 5)
+    nameless = ApiVersionsRequest(client_software_version="1", cluster_id=name, node_id=node_id + 1)
+    script.call("another broker, and no software", nameless, 5)
+    script.call("served all the same", MetadataRequest(topics=()), 9)
 
 
 def metadata(script: Script) -> None:
@@ -121,4 +150,4 @@ def describe_topic_partitions(script: Script) -> None:
     script.call("from a cursor past all", request("dtp-a", "dtp-b", cursor=("dtp-c", 0)), 0)
 
 
-SCRIPTS = (api_versions, metadata, auto_create, describe_cluster, describe_topic_partitions)
+SCRIPTS = (api_versions, expected_brokers, metadata, auto_create, describe_cluster, describe_topic_partitions)

@@ -98,7 +98,7 @@ def consumer_epochs(script: Script) -> None:
         "list in this state", ListGroupsRequest(states_filter=["stable"], types_filter=["Consumer"]), 5, own=group
     )
     script.call("list others", ListGroupsRequest(types_filter=["classic"]), 5, own=group)
-    script.call("delete", DeleteGroupsRequest(groups_names=[group]), 2)
+    script.call("delete", DeleteGroupsRequest(groups_names=[group]), 2, 3)
     script.call("other subscription", _beat(group, "a", 2, subscribed_topic_names=["cg-life-none"]), 1)
     script.call("still owned", _beat(group, "a", 2, topic_partitions=_owned(topic_id, 1)), 1)
     script.call("let go", _beat(group, "a", 2, topic_partitions=[]), 1)

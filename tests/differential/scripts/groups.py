@@ -130,7 +130,7 @@ def group_life(script: Script) -> None:
     script.call("a follower joins again with nothing new", _join(group, other), 5, on="other")
     script.call("a join with another type", _join(group, protocol_type="connect"), 4)
     script.call("a join without a common protocol", _join(group, protocols=["sticky"]), 4)
-    script.call("delete while it has members", DeleteGroupsRequest(groups_names=[group]), 2)
+    script.call("delete while it has members", DeleteGroupsRequest(groups_names=[group]), 2, 3)
     script.call("one unknown and one leave", _leave(group, ("stranger", None), (other, None)), 3)
     script.until(
         _beat(group, again.generation_id, member), 3, lambda answer: answer.error_code == REBALANCE_IN_PROGRESS
@@ -141,7 +141,7 @@ def group_life(script: Script) -> None:
     script.call("leave again in a list", _leave(group, (member, None)), 3, 4, 5)
     script.call("described when all have left", DescribeGroupsRequest(groups=[group]), 5)
     script.call("delete", DeleteGroupsRequest(groups_names=[group]), 1)
-    script.call("delete again", DeleteGroupsRequest(groups_names=[group, "gl-x", ""]), 0, 2)
+    script.call("delete again", DeleteGroupsRequest(groups_names=[group, "gl-x", ""]), 0, 2, 3)
     script.call("described when it is gone", DescribeGroupsRequest(groups=[group]), 5, 6)
 
 
@@ -269,6 +269,10 @@ def offsets(script: Script) -> None:
     script.call("commit by id", OffsetCommitRequest(group_id=group, topics=[by_id]), 10)
     unknown = OffsetCommitRequestTopic(topic_id=b"\1" * 16, partitions=by_id.partitions)
     script.call("commit by unknown id", OffsetCommitRequest(group_id=group, topics=[unknown]), 10)
+    stranger: dict[str, Any] = {"generation_id_or_member_epoch": 1, "member_id": "someone"}
+    script.call(
+        "commit by id of a member in no group", OffsetCommitRequest(group_id="go-new", topics=[by_id], **stranger), 10
+    )
     script.call("commit with a leader epoch", _commit(group, "go-b", 5, committed_leader_epoch=3), 6, 9)
     script.call("commit to an unknown topic", _commit(group, "go-x", 1), 2, 9)
     script.call("commit to an unknown partition", _commit(group, "go-a", 1, 2, 3), 9)
@@ -276,7 +280,7 @@ def offsets(script: Script) -> None:
     script.call("commit no metadata", _commit(group, "go-b", 6, metadata=None), 2, 9)
     script.call("commit much metadata", _commit(group, "go-b", 7, metadata="m" * 4096), 9)
     script.call("commit too much metadata", _commit(group, "go-b", 8, metadata="m" * 4097), 9)
-    script.call("commit of a member in no group", _commit("go-new", "go-b", 8, generation=1, member="someone"), 7)
+    script.call("commit of a member in no group", _commit("go-new", "go-b", 8, generation=1, member="someone"), 7, 8, 9)
     script.call("commit of a generation without member", _commit(group, "go-b", 8, generation=3), 7)
     script.call("commit of a member without generation", _commit(group, "go-b", 8, member="someone"), 7)
     script.call("commit for a group without name", _commit("", "go-b", 8), 7)
@@ -311,7 +315,7 @@ def offsets(script: Script) -> None:
     delete("delete no offsets", group, "go-a")
     script.call("what is left", _fetched(group), 5)
     script.call("described", DescribeGroupsRequest(groups=[group]), 5)
-    script.call("delete the group", DeleteGroupsRequest(groups_names=[group]), 2)
+    script.call("delete the group", DeleteGroupsRequest(groups_names=[group]), 3)
     script.call("nothing is left", _fetched(group), 5)
 
 

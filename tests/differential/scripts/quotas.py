@@ -64,7 +64,7 @@ def quotas_of_users_and_clients(script: Script) -> None:
     alter(script, "an empty user", entry({"user": ""}, ("producer_byte_rate", 1024)))
     alter(script, "an empty client id", entry({"client-id": ""}, ("producer_byte_rate", 1024)))
     alter(script, "an empty address", entry({"ip": ""}, ("connection_creation_rate", 10)))
-    for value in (0.0, -1.0, 0.5, 1.0000001, 1e19, float("inf"), float("nan")):
+    for value in (0.0, -1.0, 0.5, 1.0000001, 1e19, float("inf"), float("-inf"), float("nan")):
         alter(script, f"bytes: {value}", entry(alice, ("consumer_byte_rate", value)), validate_only=True)
         alter(script, f"percentage: {value}", entry(alice, ("request_percentage", value)), validate_only=True)
     alter(script, "an unknown key", entry(alice, ("no_such_rate", 5)))

@@ -1,5 +1,6 @@
 """SASL: handshakes, exchanges and their failures, authentication again, and the credentials of users."""
 
+from dataclasses import replace
 from typing import Any
 
 from anabranch.protocol.messages.alter_user_scram_credentials import (
@@ -73,6 +74,11 @@ def sasl_handshakes(script: Script) -> None:
     script.ask(VERSIONS, 3, on=SASL)
     script.call("versions twice", VERSIONS, 3, on=SASL)
     script.call("versions with a bad name", ApiVersionsRequest(client_software_name="-"), 3, on=SASL)
+    for what, cluster_id, node_id in (("another broker", "a", 99), ("a broker without cluster", None, 1)):
+        wanted = replace(VERSIONS, cluster_id=cluster_id, node_id=node_id)
+        script.call(f"versions of {what}", wanted, 5, on=SASL)
+        script.call(f"a handshake after those of {what}", handshake(), 1, on=SASL)
+        script.drop(SASL)
     script.ask(VERSIONS, 3, on=SASL)
     script.call("a handshake after versions", handshake(), 1, on=SASL)
     script.call("a handshake twice", handshake(), 1, on=SASL)

@@ -310,7 +310,7 @@ def transaction_lists(script: Script) -> None:
 def transaction_offsets(script: Script) -> None:
     _coordinator(script)
     group_coordinator(script)
-    script.topic("to-a")
+    topic_id = script.topic("to-a")
     producer = _producer(script, "to")
 
     def add(name: str, group: str, *versions: int, who: tuple[int, int] = producer) -> None:
@@ -321,9 +321,14 @@ def transaction_offsets(script: Script) -> None:
 
     def commit(name: str, offset: int, *versions: int, **fields: Any) -> None:
         partition = TxnOffsetCommitRequestPartition(
-            partition_index=fields.pop("index", 0), committed_offset=offset, committed_metadata=fields.pop("note", "n")
+            partition_index=fields.pop("index", 0),
+            committed_offset=offset,
+            committed_leader_epoch=fields.pop("leader_epoch", -1),
+            committed_metadata=fields.pop("note", "n"),
         )
-        topic = TxnOffsetCommitRequestTopic(name=fields.pop("topic", "to-a"), partitions=[partition])
+        topic = TxnOffsetCommitRequestTopic(
+            name=fields.pop("topic", "to-a"), topic_id=fields.pop("topic_id", topic_id), partitions=[partition]
+        )
         who = fields.pop("who", producer)
         request = TxnOffsetCommitRequest(
             transactional_id="to",
@@ -342,14 +347,21 @@ def transaction_offsets(script: Script) -> None:
     add("add", "to-group", 0, 1, 2, 3, 4)
     add("add for a group without name", "", 3)
     add("add of an unknown producer", "to-group", 3, who=(1 << 40, 0))
-    for version in range(5):
+    for version in range(7):
         commit("commit", 10 + version, version)
-    commit("to an unknown topic", 1, 3, topic="to-x")
-    commit("to an unknown partition", 1, 3, index=9)
-    commit("with too much metadata", 1, 3, note="m" * 5000)
-    commit("for a group without name", 1, 3, group="")
-    commit("of an unknown member", 1, 3, member_id="someone", generation_id=3)
-    commit("of an old epoch", 1, 3, who=(producer[0], producer[1] - 1))
+    commit("to an unknown topic", 1, 3, 6, topic="to-x", topic_id=b"\1" * 16)
+    commit("to a topic without id", 1, 6, topic_id=bytes(16))
+    commit("to an unknown partition", 1, 3, 6, index=9)
+    commit("to a negative partition", 1, 3, 6, index=-1)
+    commit("with too much metadata", 1, 3, 6, note="m" * 5000)
+    commit("without metadata", 17, 6, note=None)
+    commit("of a leader epoch", 18, 6, leader_epoch=3)
+    commit("for a group without name", 1, 3, 6, group="")
+    commit("of an unknown member", 1, 3, 5, 6, member_id="someone", generation_id_or_member_epoch=3)
+    commit("of an unknown member of an unknown group", 1, 3, 5, 6, group="to-x", generation_id_or_member_epoch=3)
+    commit("of an old epoch", 1, 3, 6, who=(producer[0], producer[1] - 1))
+    commit("of an unknown producer", 1, 6, who=(1 << 40, 0))
+    script.call("of several topics, some unknown", _several(producer, topic_id), 6)
     script.call("fetched while it is open", fetch, 7)
     script.call("fetched without heed", plain, 7)
     script.call("end", _end("to", producer, committed=True), 3)
@@ -359,11 +371,32 @@ def transaction_offsets(script: Script) -> None:
     ended = script.ask(_init("to"), 4)
     producer_2 = (ended.producer_id, ended.producer_epoch)
     commit("version 2 adds the group", 77, 5, who=producer_2)
+    commit("by id, too", 78, 6, who=producer_2)
     script.call("fetched while that is open", fetch, 7)
     script.call("abort", _end("to", producer_2, committed=False), 5)
     _ended(script, "to")
     script.until(fetch, 7, lambda answer: not answer.topics[0].partitions[0].error_code)
     script.call("fetched when that is aborted", fetch, 7)
+    ended = script.ask(_init("to"), 4)
+    producer_3 = (ended.producer_id, ended.producer_epoch)
+    commit("by id alone", 79, 6, who=producer_3)
+    script.call("committed", _end("to", producer_3, committed=True), 5)
+    _ended(script, "to")
+    script.until(fetch, 7, lambda answer: not answer.topics[0].partitions[0].error_code)
+    script.call("fetched when that is committed", fetch, 7)
+
+
+def _several(producer: tuple[int, int], topic_id: bytes) -> TxnOffsetCommitRequest:
+    """Commit to unknown topics, and to partitions that do and do not exist."""
+    partitions = [TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=20) for index in (0, 9)]
+    ids = (b"\1" * 16, topic_id, b"\2" * 16)
+    return TxnOffsetCommitRequest(
+        transactional_id="to",
+        group_id="to-group",
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[TxnOffsetCommitRequestTopic(topic_id=each, partitions=partitions) for each in ids],
+    )
 
 
 SCRIPTS = (

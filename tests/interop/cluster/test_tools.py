@@ -58,7 +58,7 @@ def test_javas_tools_show_the_quorum(servers: str) -> None:
 
 
 def test_configs_of_a_node_are_set_there(servers: str) -> None:
-    tool = "kafka.admin.ConfigCommand"
+    tool = "org.apache.kafka.tools.ConfigCommand"
     entity = ["--entity-type", "brokers", "--entity-name", "2"]
     run(servers, tool, "--alter", *entity, "--add-config", "max.connections=1002")
     assert "max.connections=1002" in run(servers, tool, "--describe", *entity)

@@ -366,6 +366,9 @@ class ConsumerGroup:
         """Begin the next group epoch."""
         self.epoch += 1
         self._mark_changed(records.EPOCH)
+        if not self.members:  # an assignment to nobody, as in Kafka 4.4
+            self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
+            self._mark_changed(records.TARGET_EPOCH)
 
     def check_pattern(self, pattern: str) -> None:
         """Raise KafkaError for an invalid pattern of topic names."""

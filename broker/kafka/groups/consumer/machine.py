@@ -178,7 +178,10 @@ class ConsumerMachine:
         topics = self._topics().by_name
         known = all(topic in topics for topic, _ in commit.partitions)
         partitions = [TopicIdPartition(topics[topic].topic_id, index) for topic, index in commit.partitions if known]
-        return self.group.check_commit(commit.member_id, commit.generation, frozenset(partitions) if known else None)
+        error = self.group.check_commit(commit.member_id, commit.generation, frozenset(partitions) if known else None)
+        if error is ErrorCode.STALE_MEMBER_EPOCH and not commit.knows_member_epochs:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
 
     def forget_topics(self, _is_deleted: Callable[[str], bool], _now: Now, /) -> Outcome:
         """Return nothing to do: of topics only the offsets are known by name."""

@@ -149,7 +149,7 @@ async def test_clients_of_version_3_are_told_of_features_that_begin_above_0(clie
         answer = await client.call(request, version)
         assert {each.name for each in answer.supported_features} == expected
         ranges = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
-        assert ranges["metadata.version"] == (30, 30)
+        assert ranges["metadata.version"] == (33, 33)
 
 
 async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_is_raised(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert await update(client, 0, 1) == ErrorCode.INVALID_UPDATE_VERSION
         assert await update(client, 0, 2) == ErrorCode.NONE
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert await features(client) == {"metadata.version": 30, "transaction.version": 2}
+        assert await features(client) == {"metadata.version": 33, "transaction.version": 2}
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -176,7 +176,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         )
         assert (await client.call(beat, 1)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert await update(client, 1, 1) == ErrorCode.NONE
-        assert await features(client) == {"group.version": 1, "metadata.version": 30, "transaction.version": 2}
+        assert await features(client) == {"group.version": 1, "metadata.version": 33, "transaction.version": 2}
         assert (await client.call(beat, 1)).error_code == ErrorCode.NONE
 
 

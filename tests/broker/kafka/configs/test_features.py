@@ -32,7 +32,7 @@ async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
     again = ClusterConfigs(catalog)
     await again.load()
     features = Features(again, 1)
-    assert (features.finalized(), features.epoch) == ({METADATA_VERSION: 30, TRANSACTION_VERSION: 1}, 1)
+    assert (features.finalized(), features.epoch) == ({METADATA_VERSION: 33, TRANSACTION_VERSION: 1}, 1)
     await features.update(lower, validate_only=False)
     assert features.epoch == 1, "nothing has changed"
     with pytest.raises(KafkaError, match="Can't downgrade to a newer version"):
@@ -57,12 +57,12 @@ async def test_one_bad_update_stops_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "kind", "expected"),
     [
-        (30, UP, ""),
-        (30, SAFE, ""),
-        (31, UP, "Local controller 1 only supports versions 30-30"),
-        (29, UP, "Local controller 1 only supports versions 30-30"),
-        (29, SAFE, "Local controller 1 only supports versions 30-30"),
-        (0, UNSAFE, "Local controller 1 only supports versions 30-30"),
+        (33, UP, ""),
+        (33, SAFE, ""),
+        (34, UP, "Local controller 1 only supports versions 33-33"),
+        (32, UP, "Local controller 1 only supports versions 33-33"),
+        (32, SAFE, "Local controller 1 only supports versions 33-33"),
+        (0, UNSAFE, "Local controller 1 only supports versions 33-33"),
         (-1, UP, "A feature version cannot be less than 0."),
     ],
 )
@@ -83,7 +83,7 @@ async def test_the_version_of_the_metadata_is_fixed(
         )
     else:
         await features.update(update, validate_only=False)
-    assert (features.level(METADATA_VERSION), features.epoch) == (30, 0)
+    assert (features.level(METADATA_VERSION), features.epoch) == (33, 0)
     await catalog.close()
 
 
@@ -97,7 +97,7 @@ async def test_an_older_release_has_fewer_features(tmp_path: Path) -> None:
     for name, level, expected in (
         (GROUP_VERSION, 1, "does not support this feature"),
         (TRANSACTION_VERSION, 2, "only supports versions 0-1"),
-        (METADATA_VERSION, 30, "only supports versions 14-14"),
+        (METADATA_VERSION, 33, "only supports versions 14-14"),
     ):
         with pytest.raises(KafkaError, match=expected):
             await features.update([FeatureUpdate(name, level, UP)], validate_only=False)

@@ -303,7 +303,8 @@ async def test_commits_are_checked_one_by_one_and_refused_together(client: RawCl
     ]
     assert error_of(await client.call(commit(g, generation_id_or_member_epoch=3), 9)) == ErrorCode.UNKNOWN_MEMBER_ID
     new = commit("h", generation_id_or_member_epoch=3)
-    assert error_of(await client.call(new, 9)) == ErrorCode.ILLEGAL_GENERATION
+    assert error_of(await client.call(new, 8)) == ErrorCode.ILLEGAL_GENERATION
+    assert error_of(await client.call(new, 9)) == ErrorCode.GROUP_ID_NOT_FOUND
     member = await enter(client, g)
     assert error_of(await client.call(commit(g, member=member), 9)) == ErrorCode.NONE
     assert error_of(await client.call(commit(g), 9)) == ErrorCode.UNKNOWN_MEMBER_ID

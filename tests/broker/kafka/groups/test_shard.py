@@ -193,6 +193,9 @@ async def test_a_refused_log_refuses_commits(client: ClassicShard) -> None:
 async def test_commits_of_strangers_are_refused(client: ClassicShard) -> None:
     with pytest.raises(KafkaError) as refused:
         client.shard.offsets.commit("g", "m", None, 1, [], print)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    with pytest.raises(KafkaError) as refused:
+        client.shard.offsets.commit("g", "m", None, 1, [], print, knows_member_epochs=False)
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
     await client.enter()
     with pytest.raises(KafkaError) as refused:

@@ -154,7 +154,7 @@ class TransactionalClient:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             member_id=member,
-            generation_id=1 if member else -1,
+            generation_id_or_member_epoch=1 if member else -1,
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
         )
         while True:

@@ -123,7 +123,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
         ('[stores.a]\n"a\\nb" = 1\n', r"unknown setting stores.a.'a\nb'; [stores.a] has"),
         ("a = " + "[" * 5000, "values are nested too deeply"),
         ("[node]\nnode_id = true\n", "'True' is not allowed: should be a number or a text, not true or false"),
-        ("[compatibility]\nkafka = 3.6\n", " or '4.3', in quotes"),
+        ("[compatibility]\nkafka = 3.6\n", " or '4.4', in quotes"),
         ('[wal]\ncapacity_bytes = "12QiB"\n', "one with a unit (KiB, MiB, GiB, TiB, or KB, MB, GB, TB) as in 512MiB"),
     ],
 )
