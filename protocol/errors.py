@@ -438,6 +438,13 @@ _MESSAGES: Final = {
     ErrorCode.CONTROLLER_ID_NOT_REGISTERED: "The given controller ID was not registered.",
 }
 
+_KNOWN: Final = frozenset(int(code) for code in ErrorCode)
+
+
+def known_code(code: int | None) -> ErrorCode:
+    """Return the code in another node's answer; UNKNOWN_SERVER_ERROR if it is missing or unknown."""
+    return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
+
 
 class KafkaError(Exception):
     """A request refused with one of Kafka's codes. `message` is what the response says, where it has room for one."""

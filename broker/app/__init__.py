@@ -190,6 +190,7 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
         stack.push_async_callback(admin.close)
     serving.groups.start(existing_topics)
     serving.transactions.start()
+    serving.share_states.start()
     await node.start_background_work()
     return node, admin
 

@@ -14,7 +14,12 @@ from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.operations import NodeOperations
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
-from anabranch.broker.kafka.coordination.internal_topics import InternalTopics
+from anabranch.broker.kafka.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_TOPIC,
+    InternalTopics,
+)
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
@@ -119,8 +124,11 @@ def make_commands(
         internal_topics=InternalTopics(
             topics,
             commands,
-            offsets_partitions=settings.group.offsets_partitions,
-            state_partitions=settings.transaction.state_partitions,
+            {
+                OFFSETS_TOPIC: settings.group.offsets_partitions,
+                TRANSACTION_TOPIC: settings.transaction.state_partitions,
+                SHARE_STATE_TOPIC: settings.share.state_partitions,
+            },
         ),
         move_requests=requests,
         moves=TopicMoves(

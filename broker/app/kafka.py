@@ -10,12 +10,21 @@ from anabranch.broker.cluster.membership.ownership import Ownership
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.group import GroupConfigs
-from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.kafka.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_TOPIC,
+    CoordinatorTopic,
+    InternalTopics,
+)
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageSource
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.addresses import AddressQuotas
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.share.persister import ClusterPersister
+from anabranch.broker.kafka.share.state.coordinator import ShareCoordinator
+from anabranch.broker.kafka.share.state.topics import ClusterTopics
 from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinators:
-    """Coordinators of groups and transactions, and what transactions need on the nodes of their partitions."""
+    """Coordinators, and what transactions need on the nodes of their partitions."""
 
     group_configs: GroupConfigs
     groups: GroupCoordinator
@@ -41,6 +50,7 @@ class Coordinators:
     markers: MarkerWriter
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
+    share_states: ShareCoordinator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +104,13 @@ def make_coordinators(
         next_producer_id=producer_ids.next,
         parking=topics.parking,
     )
+    share_states = ShareCoordinator(
+        CoordinatorTopic(topics, SHARE_STATE_TOPIC, environment.now_ms),
+        ClusterTopics(topics),
+        settings.share,
+        now_ms=environment.now_ms,
+        parking=topics.parking,
+    )
     return Coordinators(
         group_configs=group_configs,
         groups=groups,
@@ -101,6 +118,26 @@ def make_coordinators(
         markers=markers,
         transactions=transactions,
         verifier=TransactionVerifier(transactions, topics, links, node_id=info.node_id),
+        share_states=share_states,
+    )
+
+
+def make_persister(
+    opened: OpenStorage,
+    topics: TopicManager,
+    internal_topics: InternalTopics,
+    share_states: ShareCoordinator,
+    links: Links,
+    tasks: NodeTasks,
+) -> ClusterPersister:
+    """Build the persister of share partitions."""
+    return ClusterPersister(
+        share_states,
+        topics,
+        links,
+        node_id=opened.info.node_id,
+        create_topic=lambda: internal_topics.ensure(SHARE_STATE_TOPIC),
+        spawn=tasks.spawn,
     )
 
 

@@ -19,7 +19,7 @@ from anabranch.broker.app.cluster import (
     make_takeovers,
     make_target,
 )
-from anabranch.broker.app.kafka import make_coordinators, make_quotas, registry_maker
+from anabranch.broker.app.kafka import make_coordinators, make_persister, make_quotas, registry_maker
 from anabranch.broker.app.ports import NodeTls, make_ports
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.app.upkeep import make_upkeep
@@ -83,6 +83,10 @@ def make_node(
         markers=coordinators.markers,
         verifier=coordinators.verifier,
         producer_ids=coordinators.producer_ids,
+        share_states=coordinators.share_states,
+        share_persister=make_persister(
+            opened, topics, commands.internal_topics, coordinators.share_states, links, tasks
+        ),
         schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
         audit=AuditLog(asyncio.get_running_loop().time, environment.now_ms),

@@ -114,6 +114,7 @@ class Node:
         for work in (
             serving.groups.run(),
             serving.transactions.run(),
+            serving.share_states.run(),
             upkeep.collector.run(),
             upkeep.manifests.run(),
             self._watch_storage(),
@@ -214,6 +215,7 @@ class Node:
         serving.internal_topics.close()
         serving.groups.close()
         serving.transactions.close()
+        serving.share_states.close()
         cut_off = await self.ports.clients.drain(drain_timeout_ms)
         # Requests of clients wait for other nodes, and those for this one: the links end last, but before the log.
         cut_off += await self.ports.nodes.drain(drain_timeout_ms)

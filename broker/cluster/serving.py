@@ -19,6 +19,8 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
+from anabranch.broker.kafka.share.interface import SharePersister
+from anabranch.broker.kafka.share.state.coordinator import ShareCoordinator
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
 from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
@@ -77,6 +79,10 @@ class Serving:
     verifier: TransactionVerifier
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    share_states: ShareCoordinator
+    """States of share partitions that this node keeps."""
+    share_persister: SharePersister
+    """States of all share partitions, whichever nodes keep them."""
     schemas: "Callable[[], SchemaRegistry]"
     """Returns the schema registry, on the node that leads its log. It is imported by the first call."""
 

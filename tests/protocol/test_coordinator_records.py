@@ -7,6 +7,7 @@ objects print them: `?` may be null, `<>` are tagged fields. Kafka's tools must 
 import pytest
 
 import anabranch.protocol.messages.embedded.consumer_offsets
+import anabranch.protocol.messages.embedded.share_group_state
 import anabranch.protocol.messages.embedded.transaction_state
 from anabranch.protocol.source import tagged, untagged
 from anabranch.protocol.wire import Field, Kind, schema_of
@@ -66,6 +67,17 @@ SCHEMAS = {
         "topic_id:uuid,topic_name:string,partitions:[int32],<>}],deleting_topics:[{topic_id:uuid,topic_name:s"
         "tring,<>}],<>}"
     ),
+    "ShareSnapshotKey": "{group_id:string,topic_id:uuid,partition:int32}",
+    "ShareSnapshotValue": (
+        "{snapshot_epoch:int32,state_epoch:int32,leader_epoch:int32,start_offset:int64,create_timestamp:int64"
+        ",write_timestamp:int64,state_batches:[{first_offset:int64,last_offset:int64,delivery_state:int8,deliv"
+        "ery_count:int16,<>}],<0=delivery_complete_count:int32>}"
+    ),
+    "ShareUpdateKey": "{group_id:string,topic_id:uuid,partition:int32}",
+    "ShareUpdateValue": (
+        "{snapshot_epoch:int32,leader_epoch:int32,start_offset:int64,state_batches:[{first_offset:int64,last_"
+        "offset:int64,delivery_state:int8,delivery_count:int16,<>}],<0=delivery_complete_count:int32>}"
+    ),
     "TransactionLogKey": "{transactional_id:string}",
     "TransactionLogValue": (
         "{producer_id:int64,producer_epoch:int16,transaction_timeout_ms:int32,transaction_status:int8,transac"
@@ -102,6 +114,7 @@ def _value(field: Field, version: int, *, flexible: bool) -> str:
 def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
     modules = (
         anabranch.protocol.messages.embedded.consumer_offsets,
+        anabranch.protocol.messages.embedded.share_group_state,
         anabranch.protocol.messages.embedded.transaction_state,
     )
     [message_type] = [vars(module)[name] for module in modules if name in vars(module)]
@@ -114,6 +127,7 @@ def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
 def test_every_record_is_checked() -> None:
     modules = (
         anabranch.protocol.messages.embedded.consumer_offsets,
+        anabranch.protocol.messages.embedded.share_group_state,
         anabranch.protocol.messages.embedded.transaction_state,
     )
     names = {n for m in modules for n, c in vars(m).items() if hasattr(c, "__wire_schema__") and schema_of(c).versions}

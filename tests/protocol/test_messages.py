@@ -18,6 +18,7 @@ WITHOUT_PEER = frozenset(
     f"anabranch.protocol.messages.{name}"
     for name in (
         "embedded.consumer_offsets",
+        "embedded.share_group_state",
         "embedded.transaction_state",
         "internal.authenticate",
         "internal.commit_table",

@@ -61,6 +61,7 @@ SETTINGS: Mapping[str, object] = {
     "group.session_timeout_min_ms": 100,
     "group.offsets_partitions": 2,
     "transaction.state_partitions": 2,
+    "share.state_partitions": 2,
     "transaction.abort_interval_ms": 1_000,
     "network.slab_pool_bytes": 4 << 20,
     "network.node_bytes_max": 32 << 20,

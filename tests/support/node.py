@@ -59,6 +59,7 @@ TEST_DEFAULTS: dict[str, object] = {
     # Creating, opening and recovering the 50 of the defaults takes longer than most tests do.
     "group_offsets_partitions": 4,
     "transaction_state_partitions": 4,
+    "share_state_partitions": 4,
 }
 
 

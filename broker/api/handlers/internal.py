@@ -1,8 +1,8 @@
 """The internal port: other nodes authenticate themselves there, write markers, verify transactions, move partitions.
 
-DescribeQuorum, sent by a node, asks how far this one has come with the catalog's changes. Relay and DescribeRuns ask
-this node what only a leader or coordinator can answer, for a user of the other node's admin port. RegistryCall asks the
-schema registry, whose log this node leads.
+They read and write the states of share partitions that this node keeps. DescribeQuorum, sent by a node, asks how far
+this one has come with the catalog's changes. Relay and DescribeRuns ask this node what only a leader or coordinator can
+answer, for a user of the other node's admin port. RegistryCall asks the schema registry, whose log this node leads.
 
 A connection begins with Hello and Authenticate (`broker.node.peers.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -17,7 +17,16 @@ from weakref import WeakKeyDictionary
 
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import Handler, Handlers, declare
-from anabranch.broker.api.handlers import add_partitions_to_txn, describe_quorum, write_txn_markers
+from anabranch.broker.api.handlers import (
+    add_partitions_to_txn,
+    delete_share_group_state,
+    describe_quorum,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+    write_txn_markers,
+)
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.connection import Connection
@@ -103,6 +112,11 @@ def _by_key(*handlers: Handler) -> Handlers:
 INTERNAL_HANDLERS: Final = _by_key(
     write_txn_markers.API,
     replace(add_partitions_to_txn.API, min_version=add_partitions_to_txn.BATCH_VERSION),
+    initialize_share_group_state.API,
+    read_share_group_state.API,
+    write_share_group_state.API,
+    delete_share_group_state.API,
+    read_share_group_state_summary.API,
     declare(PrepareMoveRequest, _prepare_move, guard=open_to_all),
     declare(HandOverRequest, _hand_over, guard=open_to_all),
     declare(DescribeRunsRequest, describe_runs, guard=open_to_all),

@@ -71,6 +71,13 @@ _STATIC_ROWS = (
     ("quota.window.size.seconds", _I, "1", ("quota", "window_size_seconds")),
     ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
     ("sasl.server.max.receive.size", _I, "524288", ("sasl", "server_max_receive_bytes")),
+    (
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        _I,
+        "500",
+        ("share", "updates_per_snapshot"),
+    ),
+    ("share.coordinator.state.topic.num.partitions", _I, "50", ("share", "state_partitions")),
     ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
     ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),

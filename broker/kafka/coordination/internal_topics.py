@@ -1,4 +1,4 @@
-"""The internal topics `__consumer_offsets` and `__transaction_state`, whose partitions are the logs of coordinators."""
+"""The internal topics, whose partitions are the logs of coordinators."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ from anabranch.wal.interface import Durable
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
 SCHEMAS_TOPIC: Final = "_schemas"
 """Topic of the schema registry: to clients an ordinary one, which other registries write, too."""
 TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
@@ -24,6 +25,14 @@ TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         TRANSACTION_TOPIC: {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
+            "segment.bytes": "104857600",
+        },
+        # Only its coordinator deletes records. Kafka leaves out retention.bytes, so that a broker's default holds.
+        SHARE_STATE_TOPIC: {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "retention.bytes": "-1",
+            "retention.ms": "-1",
             "segment.bytes": "104857600",
         },
     }
@@ -104,17 +113,16 @@ class PartitionLog:
 class InternalTopics:
     """Creates the internal topics. Each is created when the first client looks for its coordinator."""
 
-    def __init__(
-        self, topics: TopicMap, commands: TopicCommands, *, offsets_partitions: int, state_partitions: int
-    ) -> None:
+    def __init__(self, topics: TopicMap, commands: TopicCommands, partition_counts: Mapping[str, int]) -> None:
+        """`partition_counts` has the number of partitions of each topic when it is created."""
         self._topics = topics
         self._commands = commands
-        self._partition_counts = {OFFSETS_TOPIC: offsets_partitions, TRANSACTION_TOPIC: state_partitions}
-        self._creations = {name: asyncio.Lock() for name in self._partition_counts}
+        self._partition_counts = partition_counts
+        self._creations = {name: asyncio.Lock() for name in partition_counts}
         self._closed = False
 
     async def ensure(self, name: str) -> None:
-        """Create OFFSETS_TOPIC or TRANSACTION_TOPIC unless it exists. Raises KafkaError or StorageError."""
+        """Create one of these topics unless it exists. Raises KafkaError or StorageError."""
         if self._topics.get(name) is not None:
             return
         async with self._creations[name]:
@@ -132,7 +140,7 @@ class CoordinatorTopic:
     """An `InternalTopic` of this node's topics."""
 
     def __init__(self, topics: TopicMap, name: str, now_ms: Callable[[], int]) -> None:
-        """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC."""
+        """`name` is that of an internal topic."""
         self._topics = topics
         self._name = name
         self._now_ms = now_ms

@@ -135,6 +135,11 @@ class TopicManager(TopicMap):
         topics, detached = await self._catalog.list_topics_and_detached()
         return {topic.name for topic in topics}.union(topic.name for topic in detached)
 
+    async def read_ids(self) -> Collection[bytes]:
+        """Return the ids of all topics of the catalog, detached or not. Raises CatalogError."""
+        topics, detached = await self._catalog.list_topics_and_detached()
+        return {topic.topic_id for topic in topics}.union(topic.topic_id for topic in detached)
+
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
         """Raise StorageError if a topic names a store that is not (or no longer) configured."""
         known = store_names(self._settings)

@@ -1,10 +1,6 @@
-"""Replaces newer error codes of the transaction coordinator for clients that do not know them; codes of other nodes."""
-
-from typing import Final
+"""Replaces newer error codes of the transaction coordinator for clients that do not know them."""
 
 from anabranch.protocol.errors import ErrorCode
-
-_KNOWN: Final = frozenset(int(code) for code in ErrorCode)
 
 
 def code_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
@@ -28,8 +24,3 @@ def code_for_writer(code: ErrorCode, *, knows_abortable: bool, retry: ErrorCode)
         case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.NOT_COORDINATOR:
             return retry
     return code
-
-
-def known_code(code: int | None) -> ErrorCode:
-    """Return the code in another node's answer; UNKNOWN_SERVER_ERROR if it is missing or unknown."""
-    return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR

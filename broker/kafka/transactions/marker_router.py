@@ -12,11 +12,10 @@ import structlog
 
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.topics.topic_map import TopicMap
-from anabranch.broker.kafka.transactions.errors import known_code
 from anabranch.broker.kafka.transactions.markers import Marker, MarkerDone, MarkerWriter
 from anabranch.broker.kafka.transactions.state_machine import VERSION_1, VERSION_2
 from anabranch.broker.node.peers.interface import Peers, PeerUnavailable
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError, known_code
 from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarker,

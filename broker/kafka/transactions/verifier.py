@@ -19,10 +19,9 @@ from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
-from anabranch.broker.kafka.transactions.errors import known_code
 from anabranch.broker.kafka.transactions.state_machine import VERSION_2
 from anabranch.broker.node.peers.interface import Peers, PeerUnavailable
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError, known_code
 from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -422,6 +422,25 @@ class TransactionSettings(Area):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShareSettings(Area):
+    """Durable states of share groups (KIP-932)."""
+
+    state_partitions: int = setting(
+        default=50,
+        ge=1,
+        description="Partitions of `__share_group_state` when it is created "
+        "(Kafka: share.coordinator.state.topic.num.partitions). It cannot change later.",
+    )
+    updates_per_snapshot: int = setting(
+        default=500,
+        ge=0,
+        le=500,
+        description="Changes of a share partition's state between two records with all of it "
+        "(Kafka: share.coordinator.snapshot.update.records.per.snapshot).",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuotaSettings(Area):
     """Measurement of the use of clients with quotas. Quotas are set while nodes run, with `anabranch quota`."""
 

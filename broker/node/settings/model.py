@@ -22,6 +22,7 @@ from anabranch.broker.node.settings.client_areas import (
     ListenerSettings,
     NetworkSettings,
     QuotaSettings,
+    ShareSettings,
     TelemetrySettings,
     TopicSettings,
     TransactionSettings,
@@ -173,6 +174,7 @@ class Settings(Area):
     fetch: FetchSettings = FetchSettings()
     group: GroupSettings = GroupSettings()
     transaction: TransactionSettings = TransactionSettings()
+    share: ShareSettings = ShareSettings()
     compatibility: CompatibilitySettings = CompatibilitySettings()
     compaction: CompactionArea = CompactionArea()
     quota: QuotaSettings = QuotaSettings()

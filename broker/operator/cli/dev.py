@@ -42,6 +42,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "group.initial_rebalance_delay_ms": "0",
     "group.offsets_partitions": "4",
     "transaction.state_partitions": "4",
+    "share.state_partitions": "4",
     "log.level": "warning",
 }
 """Settings that differ from those of a node: small, quick to start, and open to what programs ask of a cluster."""

@@ -10,6 +10,8 @@ import pytest
 
 from anabranch.broker.kafka.coordination.internal_topics import (
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TOPIC_CONFIGS,
     TRANSACTION_TOPIC,
     CoordinatorTopic,
     InternalTopics,
@@ -85,7 +87,7 @@ def creation_of_topics() -> tuple[Mapping[str, Created], InternalTopics]:
 
     topics = cast("TopicMap", SimpleNamespace(get=created.get))
     commands = cast("TopicCommands", SimpleNamespace(ensure=ensure))
-    return created, InternalTopics(topics, commands, offsets_partitions=2, state_partitions=2)
+    return created, InternalTopics(topics, commands, dict.fromkeys(TOPIC_CONFIGS, 2))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,17 @@ async def test_a_topic_is_created_with_kafkas_configs(name: str, compression: st
     await topics.ensure(name)
     configs = {"cleanup.policy": "compact", "compression.type": compression, "segment.bytes": "104857600"}
     assert created == {name: (2, configs, True)}
+
+
+async def test_nothing_but_its_coordinator_deletes_records_of_the_state_topic() -> None:
+    created, topics = creation_of_topics()
+    await topics.ensure(SHARE_STATE_TOPIC)
+    _, configs, _ = created[SHARE_STATE_TOPIC]
+    assert {name: configs[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")} == {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
 
 
 async def test_a_topic_is_created_once_for_all_who_ask() -> None:
