@@ -15,7 +15,6 @@ import structlog
 from anabranch.s3stream.catalog.table_plans import oldest_to_keep
 from anabranch.s3stream.catalog.table_values import (
     NewTableFile,
-    OffsetBounds,
     TableCommit,
     TableFile,
     TableFileKind,
@@ -23,9 +22,9 @@ from anabranch.s3stream.catalog.table_values import (
 )
 from anabranch.s3stream.errors import CatalogUnavailable, StorageError
 from anabranch.s3stream.tasks import side_by_side
-from anabranch.tables.requests import ShareReport
 from anabranch.tables.snapshots import DataFile, SnapshotReport, SnapshotRequest, Target, Written
 from anabranch.tables.upkeep.context import UpkeepContext
+from anabranch.tables.upkeep.data_files import MadeFile
 from anabranch.tables.upkeep.transfers import TableFiles
 from anabranch.tables.upkeep.view import TableView
 
@@ -40,16 +39,6 @@ SENDS_MAX: Final = 4
 RETRY_S_MIN: Final = 0.5
 """Pause before a commit whose outcome is unknown is repeated; it doubles each time, up to ..."""
 RETRY_S_MAX: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class MadeFile:
-    """A data file on this machine."""
-
-    path: Path
-    idx: int
-    bounds: OffsetBounds
-    report: ShareReport
 
 
 @dataclass(slots=True)

@@ -190,6 +190,9 @@ class TableUpkeep:
                 table.due_s = loop.time() if left.rows or table.hurried else began_s + table.interval_s
             table.has_files = left.files
             table.look_s = loop.time() if left.files else min(table.due_s, loop.time() + table.pause_s)
+            if left.is_overtaken and not table.hurried:
+                # A job on Spark may have much to commit: rounds beside it would mostly be in vain.
+                table.due_s = table.look_s = loop.time() + min(table.interval_s, BACKOFF_S_MAX)
 
     def _fail(self, table: _Table, reason: str) -> None:
         """Note that a round failed, and let the table wait."""

@@ -106,6 +106,18 @@ class BlockSource:
             )
         raise AssertionError("the last attempt returns or raises")
 
+    async def end_of_share(self, stream_id: int, start: int, end: int, *, bytes_max: int) -> int:
+        """Return where the blocks end that `copy` would copy. Raises RowsGone, other StorageErrors."""
+        for attempt in range(ATTEMPTS):
+            try:
+                blocks = await self._find_blocks(stream_id, start, end, bytes_max)
+            except ObjectNotFound:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return min(end, blocks[-1].entry.end_offset)
+        raise AssertionError("the last attempt returns or raises")
+
     async def _find_blocks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Sequence[_Block]:
         blocks: list[_Block] = []
         size, at = 0, start

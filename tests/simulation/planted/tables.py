@@ -15,6 +15,7 @@ from tests.simulation.planted.symptoms import (
 )
 
 COMMITTER = "anabranch.tables.upkeep.committer"
+DATA_FILES = "anabranch.tables.upkeep.data_files"
 COMMIT = "anabranch.tables.upkeep.commit"
 PLAN = "anabranch.tables.upkeep.plan"
 TABLE_PLANS = "anabranch.s3stream.catalog.table_plans"
@@ -31,9 +32,9 @@ TABLES: Sequence[Planted] = (
         "the rows of aborted transactions are in a table",
         [
             Edit(
-                COMMITTER,
-                "aborted = transactions[idx].aborted_between(copied.start_offset, copied.end_offset)",
-                "aborted = ()",
+                DATA_FILES,
+                "wanted.transactions.aborted_between(*bounds)",
+                "()",
             )
         ],
         found_by=UNDECIDED,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from anabranch.tables.upkeep import committer as committer_module
 from anabranch.tables.upkeep import source as source_module
 from anabranch.tables.upkeep import transfers as transfers_module
 from anabranch.tables.upkeep.committer import TableCommitter
-from anabranch.tables.upkeep.service import NotLeader
+from anabranch.tables.upkeep.context import TableTopic, TableTopics
+from anabranch.tables.upkeep.service import NotLeader, TableUpkeep
 from anabranch.tables.upkeep.source import BlockSource, CopiedBlocks, RowsGone
 from anabranch.tables.upkeep.transfers import TableFiles
 from anabranch.tables.upkeep.view import TableView
@@ -251,6 +252,56 @@ async def test_of_two_committers_one_is_told_to_read_again(node: Node, topic: st
     await finish(slow)
     assert await rows(slow) == await consumed(node, topic)
     assert slow.status.version == 3
+
+
+class OneTopic:
+    """The topics of a node's upkeep, but for one only."""
+
+    def __init__(self, topics: TableTopics, name: str) -> None:
+        self._topics = topics
+        self._name = name
+
+    def committed(self) -> Sequence[TableTopic]:
+        return [each for each in self._topics.committed() if each.name == self._name]
+
+    def followed(self) -> Sequence[TableTopic]:
+        return []
+
+    def request_upload(self, topic: TableTopic, *, waited_ms: int) -> None:
+        self._topics.request_upload(topic, waited_ms=waited_ms)
+
+    async def upload(self, topic: TableTopic) -> None:
+        await self._topics.upload(topic)
+
+
+async def test_who_was_overtaken_leaves_the_table_alone_for_a_while_unless_a_commit_is_asked_for(
+    node: Node, topic: str, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    other = own_committer(node, topic, tmp_path / "other")
+    made: list[str] = []
+
+    async def be_overtaken(reached: str) -> None:
+        if reached == "rows made":
+            made.append(reached)
+        if reached == "metadata sent" and not other.status.version:
+            await finish(other)
+            await sent(node, topic, values(10, 20))
+
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    context = replace(upkeep.context, folder=tmp_path / "own", step=be_overtaken)
+    own = TableUpkeep(context, OneTopic(upkeep.topics, topic))
+    await own.look()
+    assert (own.stats.conflicts, len(made)) == (1, 1)
+    await own.look()
+    assert len(made) == 1
+    own.hurry(topic)
+    await own.look()
+    assert (own.stats.conflicts, len(made)) == (1, 2)
+    await finish(other)
+    assert await rows(other) == await consumed(node, topic)
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
