@@ -33,6 +33,7 @@ from anabranch.spark.pipeline.sections import TableFormat, TriggerSection, is_in
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.toml_file import located, read_pipeline
 from anabranch.spark.storage_commands import compact, session_options, verify
+from anabranch.spark.table_command import table
 
 SEVERAL_WRITERS = (
     "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped"
@@ -53,6 +54,7 @@ def main() -> None:
 
 main.add_command(verify)
 main.add_command(compact)
+main.add_command(table)
 
 
 @main.command(short_help="Copy topics into a table, each record exactly once.")

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from anabranch.compaction.context import CompactionContext
@@ -39,6 +38,7 @@ from anabranch.s3stream.model import NewObject
 from anabranch.s3stream.object.writer_id import CompactionWriter
 from anabranch.s3stream.tasks import side_by_side
 from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.spark.tasks import TasksFailed, collect
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +47,6 @@ ATTEMPTS_DEFAULT: Final = 4
 PLANS_MAX: Final = 100
 """Limit of plans made again because an input could not be read or the node's own compaction was faster."""
 MIB: Final = 1 << 20
-
-
-class CompactionFailed(StorageError):
-    """Spark gave up on a job, and nothing of it was committed."""
 
 
 @dataclass(slots=True)
@@ -166,13 +162,11 @@ def run_joins(location: StorageLocation, settings: CompactionSettings, task: _Jo
 
 
 def _attempt(ids: Sequence[object]) -> int:
-    """Return the number of this attempt at a task, from 0. Raises CompactionFailed if there are no ids for it."""
+    """Return the number of this attempt at a task, from 0. Raises TasksFailed if there are no ids for it."""
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
     if attempt >= len(ids):
-        raise CompactionFailed(
-            f"attempt {attempt} at a task that has ids for {len(ids)}: spark.task.maxFailures was raised"
-        )
+        raise TasksFailed(f"attempt {attempt} at a task that has ids for {len(ids)}: spark.task.maxFailures was raised")
     return attempt
 
 
@@ -272,7 +266,7 @@ class SparkCompaction:
         self._report(f"node {node.identity.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks, run_share)
-        except CompactionFailed as error:
+        except TasksFailed as error:
             self.summary.refused.append(str(error))
             return False
         bad = [each.bad for each in done if each.bad is not None]
@@ -325,7 +319,7 @@ class SparkCompaction:
         self._report(f"node {node.identity.node_id}: {len(groups)} groups of stream objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks, run_joins)
-        except CompactionFailed as error:
+        except TasksFailed as error:
             self.summary.refused.append(str(error))
             return False
         joins = [join for task in tasks for join in task.joins]
@@ -366,7 +360,7 @@ class SparkCompaction:
     async def _run_tasks(
         self, tasks: Sequence[Task], run: Callable[[StorageLocation, CompactionSettings, Task], Result]
     ) -> list[Result]:
-        """Run tasks on Spark, and return their results in order. Raises CompactionFailed.
+        """Run tasks on Spark, and return their results in order. Raises TasksFailed.
 
         After a failure tasks may still be writing, so their outputs are left to the deadline.
         """
@@ -376,15 +370,7 @@ class SparkCompaction:
             return []
         # A partition for each task: a lost executor costs only its current one. Spark starts them in order.
         job = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: run(location, settings, task))
-        try:
-            return await asyncio.to_thread(job.collect)
-        except PySparkException as error:
-            raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
-        except Exception as error:
-            # py4j's errors of a job are not PySparkExceptions.
-            if type(error).__module__.split(".")[0] != "py4j":
-                raise
-            raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
+        return await asyncio.to_thread(collect, job)
 
     async def _forget_unused(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
         """Remove ids that no attempt has used.
@@ -397,10 +383,3 @@ class SparkCompaction:
             await node.catalog.forget_objects(object_ids)
         except CatalogError as error:
             log.warning("unused object ids stay until their deadline", error=str(error))
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of a JVM's stack trace that names the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error:" in line or line.startswith(("s3stream.", "compaction."))]
-    return (telling or lines or [type(error).__name__])[0]

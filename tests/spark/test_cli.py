@@ -123,12 +123,12 @@ def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
     assert "'novalue' is not of the form name=value" in result.output
 
 
-@pytest.mark.parametrize("command", ["compact", "verify"])
+@pytest.mark.parametrize("command", ["compact", "table orders", "verify"])
 def test_a_job_without_a_place_is_used_wrongly(command: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, [command])
+    result = CliRunner().invoke(main, command.split())
     assert result.exit_code == 2
     assert "Error: no catalog is given: set a settings file (config), a dataDir, or a catalog URL" in result.output
-    result = CliRunner().invoke(main, [command, "--data-dir", str(tmp_path)])
+    result = CliRunner().invoke(main, [*command.split(), "--data-dir", str(tmp_path)])
     assert (result.exit_code, result.output.splitlines()[-1]) == (
         2, f"Error: there is no catalog in the data directory {tmp_path}",
     )  # fmt: skip

@@ -22,8 +22,9 @@ from anabranch.compaction.joins.execute import JoinedObject, JoinInputs, execute
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.s3stream.errors import ObjectNotFound
 from anabranch.s3stream.model import ObjectKind, object_key
-from anabranch.spark.compact import CompactionFailed, SparkCompaction, SparkCompactionSummary
+from anabranch.spark.compact import SparkCompaction, SparkCompactionSummary
 from anabranch.spark.storage import StorageLocation, find_storage
+from anabranch.spark.tasks import TasksFailed
 from tests.conftest import QUICK_JVM
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.spark.programs import WAIT_S, Program, program
@@ -143,7 +144,7 @@ def test_every_attempt_at_a_task_has_ids_of_its_own(
         for task in tasks:
             used.extend(chain.from_iterable(join.ids for join in getattr(task, "joins", ())))
             used.extend(chain.from_iterable(ids.values() for ids in getattr(task, "ids", ())))
-        raise CompactionFailed("recorded")
+        raise TasksFailed("recorded")
 
     monkeypatch.setattr(SparkCompaction, "_run_tasks", record)
     with kafka_objects(tmp_path / "storage") as made:
