@@ -19,6 +19,7 @@ from anabranch.broker.cluster.ports import Ports
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.cluster.upkeep import Upkeep
 from anabranch.broker.kafka.configs.broker_table import PRODUCER_ID_EXPIRATION
+from anabranch.broker.kafka.groups.share.creator import keep_creating
 from anabranch.broker.kafka.partitions.producer_expiry import keep_expiring
 from anabranch.broker.kafka.partitions.retention import keep_enforcing
 from anabranch.broker.kafka.topics.moves import TopicMoves
@@ -113,6 +114,7 @@ class Node:
         led_partitions = serving.topics.led_partitions
         for work in (
             serving.groups.run(),
+            keep_creating(serving.groups.states_to_create, serving.share_persister, serving.groups.note_created),
             serving.transactions.run(),
             serving.share_states.run(),
             upkeep.collector.run(),

@@ -21,6 +21,11 @@ LOGIN = "org.apache.kafka.common.security"
 KAFKA_SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment follows its trigger after a delay
     "group.consumer.assignor.offload.enable": "false",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.assignor.offload.enable": "false",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # otherwise it deletes records to which scripts gave an old timestamp
 }

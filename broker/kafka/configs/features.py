@@ -18,6 +18,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
+SHARE_VERSION: Final = "share.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 METADATA_LEVEL: Final = 33
 """Level of Apache Kafka 4.4 (4.4-IV2)."""

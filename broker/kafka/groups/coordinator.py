@@ -12,13 +12,10 @@ from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Group
-from anabranch.broker.kafka.groups.kinds import create_no_states
 from anabranch.broker.kafka.groups.requests import NEVER_MS
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
-from anabranch.broker.kafka.groups.share.creator import StateCreator
-from anabranch.broker.kafka.groups.share.requests import StatesCreated
-from anabranch.broker.kafka.share.interface import SharePersister
+from anabranch.broker.kafka.groups.share.requests import StatesCreated, StatesToCreate
 from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -40,15 +37,13 @@ class GroupCoordinator:
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         share_session_timeout_ms: SessionTimeout | None = None,
-        persister: SharePersister | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
         read_topic_names: TopicNamesReader | None = None,
         parking: Parking | None = None,
     ) -> None:
         """`steady_ms` is the clock of deadlines, by default the event loop's; `expiry_now_ms` that of expired offsets.
 
-        `session_timeout_ms` and `share_session_timeout_ms` return a group's own timeout. `persister` has the states of
-        share groups, whose partitions are not assigned without it.
+        `session_timeout_ms` and `share_session_timeout_ms` return a group's own timeout.
 
         `read_topic_names` identifies offsets of deleted topics when a shard is loaded; without it they are kept.
         `parking` is notified of shards that are being loaded.
@@ -62,7 +57,8 @@ class GroupCoordinator:
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
         self._share_session_timeout_ms = share_session_timeout_ms
-        self._creator = None if persister is None else StateCreator(persister, self._states_created)
+        self.states_to_create: asyncio.Queue[StatesToCreate] = asyncio.Queue()
+        """States that share groups ask for, taken by `broker.kafka.groups.share.creator`."""
         self._read_topic_names = read_topic_names
         self._shards = Shards(topic, "groups", self._new_shard, parking)
 
@@ -86,7 +82,7 @@ class GroupCoordinator:
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
             share_session_timeout_ms=self._share_session_timeout_ms,
-            create_states=self._creator or create_no_states,
+            create_states=self._create_states,
             read_topic_names=self._read_topic_names,
             group_count=self.group_count,
         )
@@ -95,13 +91,17 @@ class GroupCoordinator:
         """Load shards, rewrite logs that have grown and expire offsets, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._shards.run())
-            if self._creator is not None:
-                group.create_task(self._creator.run())
             while True:
                 await asyncio.sleep(self.settings.offsets_check_interval_ms / 1000)
                 await self.expire()
 
-    def _states_created(self, group_id: str, result: StatesCreated) -> None:
+    def _create_states(self, asked: StatesToCreate | KafkaError) -> None:
+        """Have states created once their group has recorded that it asks for them; after an error it has not."""
+        if not isinstance(asked, KafkaError):
+            self.states_to_create.put_nowait(asked)
+
+    def note_created(self, group_id: str, result: StatesCreated) -> None:
+        """Pass the result on to the group that has asked. Raises KafkaError if it is not here any more."""
         self.shard(group_id).membership.handle(group_id, result)
 
     @property
