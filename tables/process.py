@@ -84,6 +84,11 @@ class ColumnProcess:
         """Write manifest, manifest list and metadata.json of a table's next version. Raises ColumnsError."""
         return SnapshotReport.from_json(self._ask({"snapshot": request.to_json()})["written"])
 
+    def rest(self) -> None:
+        """End the process until the next request."""
+        with self._child.using:
+            self._child.stop()
+
     @property
     def process_id(self) -> int | None:
         """Id of the process; None if none runs."""

@@ -47,6 +47,7 @@ def make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> TableUpk
         columns=Columns(partial(ColumnProcess, memory_bytes_max=settings.tables.memory_bytes)),
         folder=(settings.node.data_dir / FOLDER).absolute(),
         registry=_make_registry(basis, serving),
+        rank=lambda: sum(each.node_id < opened.info.node_id for each in serving.members.living()),
         pace=opened.storage.background,
         prepare_ttl_ms=limits.prepare_ttl_ms,
         delete_delay_ms=limits.delete_delay_ms,

@@ -8,7 +8,7 @@ from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.cluster.tables import TablesOnDemand
+from anabranch.broker.cluster.tables import LOOK_S, TablesOnDemand
 from anabranch.broker.cluster.upkeep import Upkeep
 from anabranch.broker.kafka.partitions.cleaning import tail_of
 from anabranch.broker.kafka.topics.compaction import make_cleaning
@@ -17,6 +17,7 @@ from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.interface import CleaningHooks
 from anabranch.compaction.scheduler import CleaningScheduler
 from anabranch.compaction.service import CompactionService
+from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper
 from anabranch.s3stream.maintain.manifest_store import check_marks
@@ -53,7 +54,9 @@ def make_upkeep(
         compaction_context=context,
         compaction=compaction,
         cleaning=cleaning,
-        tables=TablesOnDemand(topics, partial(_make_tables, basis, opened, serving)),
+        tables=TablesOnDemand(
+            topics, partial(_make_tables, basis, opened, serving), partial(_has_abandoned_tables, basis, opened)
+        ),
     )
 
 
@@ -61,6 +64,19 @@ def _make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> "TableU
     from anabranch.broker.app.tables import make_tables  # a node without tables does without it
 
     return make_tables(basis, opened, serving)
+
+
+async def _has_abandoned_tables(basis: Basis, opened: OpenStorage) -> bool:
+    """Return whether there are tables that nobody commits, whose old snapshots have to expire."""
+    before_ms = basis.cautious.now_ms() - round(LOOK_S * 1000)
+    try:
+        if not await opened.catalog.tables.list_at_rest(before_ms):
+            return False
+        from anabranch.tables.upkeep.abandoned import find_abandoned  # a cluster without tables does without it
+
+        return bool(await find_abandoned(opened.catalog, before_ms))
+    except StorageError:
+        return False
 
 
 def _make_manifests(basis: Basis, opened: OpenStorage) -> ManifestKeeper:

@@ -1,7 +1,8 @@
 """The upkeep of tables, which is imported and started once there is a topic that is a table, and not before."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.kafka.configs.table import is_enabled
@@ -13,12 +14,26 @@ if TYPE_CHECKING:
     from anabranch.tables.upkeep.status import TableStatus
 
 
+LOOK_S: Final = 600.0
+"""Time between two questions whether there are tables that nobody commits."""
+
+
 class TablesOnDemand:
     """Runs the upkeep of a node's tables."""
 
-    def __init__(self, topics: TopicManager, make: "Callable[[], TableUpkeep]") -> None:
+    def __init__(
+        self,
+        topics: TopicManager,
+        make: "Callable[[], TableUpkeep]",
+        has_abandoned: Callable[[], Awaitable[bool]],
+        *,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`has_abandoned` asks the catalog whether there are tables that nobody commits, each `look_s`."""
         self._topics: Final = topics
         self._make: Final = make
+        self._has_abandoned: Final = has_abandoned
+        self._look_s: Final = look_s
         self._changed: Final = asyncio.Event()
         self.upkeep: TableUpkeep | None = None
         """None: there has been no table so far."""
@@ -35,9 +50,17 @@ class TablesOnDemand:
     async def run(self) -> None:
         """Wait for the first table, then commit tables until cancelled. Raises NodeFenced."""
         self._topics.listeners.append(self._changed.set)
+        clock = asyncio.get_running_loop().time
+        look_s = clock()
         while not any(map(_is_here, self._topics)):
+            if clock() >= look_s:
+                if await self._has_abandoned():
+                    break
+                look_s = clock() + self._look_s
             self._changed.clear()
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(look_s):
+                    await self._changed.wait()
         self.upkeep = self._make()
         self._topics.listeners.remove(self._changed.set)
         self._topics.listeners.append(self.upkeep.note_change)

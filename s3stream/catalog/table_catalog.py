@@ -72,6 +72,10 @@ class TableCatalog:
         """Count the data files that each table has now, by table id. Tables without any are left out."""
         return await self._database.read(table_rows.count_data)
 
+    async def list_at_rest(self, before_ms: int) -> Sequence[TableInfo]:
+        """Return the tables with more than one snapshot whose current one was committed up to a time."""
+        return await self._database.read(lambda c: table_rows.list_tables_at_rest(c, before_ms))
+
     async def find(self, name: str) -> NamedTable:
         """Return a table by its name, with the row of its metadata, of one moment. Raises NotFound."""
         return await self._database.read(lambda c: table_rows.find_table(c, name))

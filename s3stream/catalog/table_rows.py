@@ -118,6 +118,23 @@ def list_tables(connection: Connection) -> Sequence[TableInfo]:
     return [_to_table(row) for row in connection.execute(select(*TABLE_COLUMNS).order_by(tables.c.name))]
 
 
+def list_tables_at_rest(connection: Connection, before_ms: int) -> Sequence[TableInfo]:
+    """Return the tables with more than one snapshot whose current one was committed up to `before_ms`."""
+    older = table_snapshots.alias()
+    query = (
+        select(*TABLE_COLUMNS)
+        .join(
+            table_snapshots,
+            (table_snapshots.c.table_id == tables.c.table_id)
+            & (table_snapshots.c.snapshot_id == tables.c.snapshot_id)
+            & (table_snapshots.c.committed_ms <= before_ms),
+        )
+        .where(exists().where(older.c.table_id == tables.c.table_id, older.c.version < table_snapshots.c.version))
+        .order_by(tables.c.name)
+    )
+    return [_to_table(row) for row in connection.execute(query)]
+
+
 def find_table_of(connection: Connection, topic_id: bytes) -> TableInfo | None:
     """Return the table of a topic, None if it has none."""
     row = connection.execute(select(*TABLE_COLUMNS).where(tables.c.topic_id == topic_id)).first()

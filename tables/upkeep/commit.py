@@ -34,6 +34,8 @@ SCRATCH_BYTES_MAX: Final = 256 << 20
 """Size of the data files of a commit that wait on this machine, before they are sent."""
 SNAPSHOTS_MAX: Final = 1_500
 """Snapshots of a table: metadata.json, which each commit writes anew, has a line of each."""
+RETENTION_PROPERTY: Final = "history.expire.max-snapshot-age-ms"
+"""Iceberg's property of a table for the time that snapshots stay. It outlives the configs of a topic."""
 SENDS_MAX: Final = 4
 """Files that are sent at the same time."""
 RETRY_S_MIN: Final = 0.5
@@ -129,7 +131,7 @@ class TableCommits:
             snapshots.append(TableSnapshot(view.info.version + 1, snapshot_id, now_ms))
         oldest = oldest_to_keep(snapshots, now_ms, retention_ms=snapshot_retention_ms, count_max=SNAPSHOTS_MAX)
         schemas = [*view.schemas, draft.schema] if draft.schema else view.schemas
-        return _NextVersion(files, snapshot_id, summary or {}, now_ms, oldest, schemas)
+        return _NextVersion(files, snapshot_id, summary or {}, now_ms, oldest, schemas, snapshot_retention_ms)
 
     async def _write(self, view: TableView, draft: Draft, wanted: "_NextVersion") -> SnapshotReport:
         """Let the files of metadata be written on this machine."""
@@ -141,7 +143,7 @@ class TableCommits:
             table_id=view.info.table_id.hex(),
             location=store.uri(view.info.location),
             schemas=wanted.schemas,
-            properties={},
+            properties={RETENTION_PROPERTY: str(wanted.snapshot_retention_ms)},
             version=view.info.version + 1,
             now_ms=wanted.now_ms,
             metadata=next(iter(metadata.values()), None),
@@ -316,6 +318,7 @@ class _NextVersion:
     oldest: int
     """Version of the oldest snapshot that stays."""
     schemas: Sequence[str]
+    snapshot_retention_ms: int
 
 
 def _reported(report: SnapshotReport, summary: Mapping[str, str] | None) -> Sequence[Written | None]:

@@ -69,6 +69,8 @@ class UpkeepContext:
     """Scratch folder of this node: nothing in it outlives the process."""
     registry: Callable[[], Awaitable[Registry | None]]
     """Returns the place of the schema registry."""
+    rank: Callable[[], int] = lambda: 0
+    """Returns the number of living nodes with lower ids."""
     pace: Pace | None = None
     prepare_ttl_ms: int = 60 * 60_000
     delete_delay_ms: int = 10 * 60_000

@@ -15,7 +15,8 @@ import structlog
 
 from anabranch.extras import MissingExtra
 from anabranch.s3stream.errors import NodeFenced, StorageError
-from anabranch.tables.process import ColumnsError
+from anabranch.tables.process import ColumnProcess, ColumnsError
+from anabranch.tables.upkeep.abandoned import AbandonedTables
 from anabranch.tables.upkeep.committer import Left, TableCommitter
 from anabranch.tables.upkeep.context import TableTopic, TableTopics, UpkeepContext
 from anabranch.tables.upkeep.plan import SHARE_BYTES_MAX
@@ -78,6 +79,7 @@ class TableUpkeep:
         self._source: Final = BlockSource(context.catalog, context.stores, context.cluster)
         self._tables: dict[bytes, _Table] = {}
         """By topic id."""
+        self._abandoned: Final = AbandonedTables(context)
         self._changed: Final = asyncio.Event()
 
     @property
@@ -132,6 +134,8 @@ class TableUpkeep:
         for topic_id, table in list(self._tables.items()):
             if topic_id in self._tables and loop.time() >= table.look_s:
                 await self._look_at(table)
+        if await self._abandoned.look() and not self._tables:
+            await self.context.columns.ask(ColumnProcess.rest)
         looks = [each.look_s for each in self._tables.values()]
         followed = [each.options.commit_interval_ms / 1000 / LOOKS for each in self.topics.followed()]
         waits = [each - loop.time() for each in looks] + followed

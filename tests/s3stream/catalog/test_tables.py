@@ -54,6 +54,20 @@ async def test_a_commit_moves_files_bounds_snapshot_and_pointer_at_once(table: T
     assert await table.bounds(1) == [(0, 9)]
 
 
+async def test_tables_at_rest_have_old_snapshots_and_no_new_one(table: TableNode) -> None:
+    tables, clock = table.tables, table.node.clock
+    await table.append({0: [(0, 40)]})
+    assert await tables.list_at_rest(NOW) == [], "there is no older snapshot"
+    clock.ms += 1_000
+    last = await table.append({0: [(40, 70)]})
+    assert await tables.list_at_rest(NOW + 999) == []
+    assert [(each.name, each.snapshot_id) for each in await tables.list_at_rest(NOW + 1_000)] == [
+        ("t", last.snapshot_id)
+    ]
+    await tables.commit(await table.change(snapshot=False, expire_before=2))
+    assert await tables.list_at_rest(NOW + 1_000) == []
+
+
 async def test_data_files_are_listed_from_the_one_that_an_offset_is_in(table: TableNode) -> None:
     await table.append({0: [(0, 40), (40, 70), (70, 100)]})
     for offset, starts in {0: [0, 40], 39: [0, 40], 40: [40, 70], 99: [70], 100: []}.items():

@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,14 +21,16 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
-from anabranch.s3stream.catalog.table_values import TableCommit, TableFile
+from anabranch.s3stream.catalog.table_values import TableCommit, TableFile, TableFileKind
 from anabranch.s3stream.errors import NotFound, OutcomeUnknown, StoreError
+from anabranch.s3stream.model import ObjectState
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
 from anabranch.tables.upkeep import committer as committer_module
 from anabranch.tables.upkeep import source as source_module
 from anabranch.tables.upkeep import transfers as transfers_module
+from anabranch.tables.upkeep.abandoned import AbandonedTables
 from anabranch.tables.upkeep.committer import TableCommitter
 from anabranch.tables.upkeep.context import TableTopic, TableTopics
 from anabranch.tables.upkeep.service import NotLeader, TableUpkeep
@@ -584,6 +587,44 @@ async def test_a_deleted_topic_takes_its_table_along_unless_it_is_kept(
         store = next(iter(node.stores.values()))
         prefix = f"table/anabranch/{UUID(committer.status.table_id)}/"
         assert [each.key async for each in store.list(prefix)] == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_old_snapshots_go_though_nobody_commits_the_table(
+    node: Node, topic: str, tmp_path: Path, *, is_deleted: bool
+) -> None:
+    day_ms = 24 * 3_600_000
+    await created_slowly(
+        node, topic, configs={"table.retention": "keep", "table.snapshot.retention.ms": str(3 * day_ms)}
+    )
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(9):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+        await finish(committer)
+    if is_deleted:
+        await asyncio.to_thread(delete_topic, node.bootstrap, topic)
+    else:
+        await asyncio.to_thread(alter, node, topic, "table.enable", "false")
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    tables = node.serving.catalog.tables
+    table_id = bytes.fromhex(committer.status.table_id)
+    left = []
+    for rank, later_ms in ((0, 2 * day_ms), (1, 3 * day_ms + 900_000), (0, 3 * day_ms + 900_000), (0, 9 * day_ms)):
+        now_ms = partial(lambda later_ms: upkeep.context.now_ms() + later_ms, later_ms)
+        context = replace(upkeep.context, folder=tmp_path / "other", now_ms=now_ms, rank=partial(int, rank))
+        is_done = await AbandonedTables(context).look()
+        files = [file for file in await tables.list_files(after=0, limit=10_000) if file.table_id == table_id]
+        data = sum(file.kind is TableFileKind.DATA and file.state is ObjectState.COMMITTED for file in files)
+        left.append((is_done, len((await tables.read(table_id)).snapshots) > 1, data))
+    many = left[0][2]
+    assert left == [(False, True, many), (False, True, many), (True, False, 2), (False, False, 2)]
+    assert many > 2
+    await node.upkeep.collector.collect()
+    file_id = (await tables.read(table_id)).info.metadata_file
+    file = (await tables.get_files([file_id]))[file_id]
+    location = node.stores[file.store].uri(file.file_key)
+    assert len(await asyncio.to_thread(read_table, location)) == 90
 
 
 async def test_a_table_that_keeps_its_rows_shows_what_the_topic_has_lost(
