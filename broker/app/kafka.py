@@ -22,6 +22,8 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.addresses import AddressQuotas
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.share.interface import SharePersister
+from anabranch.broker.kafka.share.partitions import SharePartitions
 from anabranch.broker.kafka.share.persister import ClusterPersister
 from anabranch.broker.kafka.share.state.coordinator import ShareCoordinator
 from anabranch.broker.kafka.share.state.topics import ClusterTopics
@@ -137,6 +139,21 @@ def make_persister(
         links,
         node_id=opened.info.node_id,
         create_topic=lambda: internal_topics.ensure(SHARE_STATE_TOPIC),
+        spawn=tasks.spawn,
+    )
+
+
+def make_share_partitions(
+    basis: Basis, topics: TopicManager, persister: SharePersister, configs: GroupConfigs, tasks: NodeTasks
+) -> SharePartitions:
+    """Build the share partitions of this node. None are loaded yet."""
+    return SharePartitions(
+        topics,
+        persister,
+        configs,
+        sessions_max=basis.settings.group.share_sessions_max,
+        now_ms=basis.environment.now_ms,
+        steady_ms=basis.environment.steady_ms,
         spawn=tasks.spawn,
     )
 

@@ -19,7 +19,13 @@ from anabranch.broker.app.cluster import (
     make_takeovers,
     make_target,
 )
-from anabranch.broker.app.kafka import make_coordinators, make_persister, make_quotas, registry_maker
+from anabranch.broker.app.kafka import (
+    make_coordinators,
+    make_persister,
+    make_quotas,
+    make_share_partitions,
+    registry_maker,
+)
 from anabranch.broker.app.ports import NodeTls, make_ports
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.app.upkeep import make_upkeep
@@ -59,6 +65,7 @@ def make_node(
     takeovers = make_takeovers(basis, opened, topics, membership, links, defaults=broker_configs, tasks=tasks)
     quotas = make_quotas(basis, opened, tasks)
     ports = make_ports(settings, basis.memory.sizes, tls, quotas)
+    persister = make_persister(opened, topics, commands.internal_topics, coordinators.share_states, links, tasks)
     release = settings.compatibility.kafka
     serving = Serving(
         settings=settings,
@@ -84,9 +91,8 @@ def make_node(
         verifier=coordinators.verifier,
         producer_ids=coordinators.producer_ids,
         share_states=coordinators.share_states,
-        share_persister=make_persister(
-            opened, topics, commands.internal_topics, coordinators.share_states, links, tasks
-        ),
+        share_persister=persister,
+        share_partitions=make_share_partitions(basis, topics, persister, coordinators.group_configs, tasks),
         schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
         audit=AuditLog(asyncio.get_running_loop().time, environment.now_ms),

@@ -20,6 +20,7 @@ from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
 from anabranch.broker.kafka.share.interface import SharePersister
+from anabranch.broker.kafka.share.partitions import SharePartitions
 from anabranch.broker.kafka.share.state.coordinator import ShareCoordinator
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
 from anabranch.broker.kafka.topics.commands import TopicCommands
@@ -83,6 +84,8 @@ class Serving:
     """States of share partitions that this node keeps."""
     share_persister: SharePersister
     """States of all share partitions, whichever nodes keep them."""
+    share_partitions: SharePartitions
+    """Share partitions that this node leads, and the sessions of their members."""
     schemas: "Callable[[], SchemaRegistry]"
     """Returns the schema registry, on the node that leads its log. It is imported by the first call."""
 

@@ -46,6 +46,7 @@ class _LocalConnection:
         self.listener = serving.settings.listeners[0].name
         self.closed = False
         self.draining = draining
+        self.on_lost: Callable[[object], None] | None = None
         self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         self.peer: Peer | None = Peer(serving.node_id, serving.members.own.epoch)  # ACLs do not apply to nodes

@@ -5,6 +5,7 @@ refused. A session ends with its connection: the member cannot acknowledge any m
 released at once.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -53,6 +54,8 @@ class ShareSessions:
         self.sessions_max = sessions_max
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[object, set[SessionKey]] = {}
+        self._members: Counter[str] = Counter()
+        """Number of sessions by group."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -62,7 +65,7 @@ class ShareSessions:
 
     def has_group(self, group_id: str) -> bool:
         """Return whether a member of the group has a session."""
-        return any(key.group_id == group_id for key in self._sessions)
+        return group_id in self._members
 
     def begin(self, key: SessionKey, wanted: Iterable[TopicPartition], connection: object) -> ShareSession:
         """Begin a member's session, in place of an earlier one. Raises SHARE_SESSION_LIMIT_REACHED."""
@@ -72,6 +75,7 @@ class ShareSessions:
         session = ShareSession(key, dict.fromkeys(wanted, False), connection)
         self._sessions[key] = session
         self._by_connection.setdefault(connection, set()).add(key)
+        self._members[key.group_id] += 1
         return session
 
     def require(self, key: SessionKey) -> ShareSession:
@@ -89,6 +93,8 @@ class ShareSessions:
         forgotten: Collection[TopicPartition] = (),
     ) -> ShareSession:
         """Note a member's next request. Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH."""
+        if epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = self.require(key)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
@@ -107,6 +113,9 @@ class ShareSessions:
             keys.remove(key)
             if not keys:
                 del self._by_connection[session.connection]
+            self._members[key.group_id] -= 1
+            if not self._members[key.group_id]:
+                del self._members[key.group_id]
         return session
 
     def of_connection(self, connection: object) -> Collection[SessionKey]:

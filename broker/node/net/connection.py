@@ -126,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         "host",
         "listener",
         "number",
+        "on_lost",
         "peer",
         "port",
         "principal",
@@ -158,6 +159,8 @@ class Connection(asyncio.BufferedProtocol):
         """The node at the other end, once it is authenticated; None for a client."""
         self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
         """By partition, the last batch that was refused and is to be sent again (`broker.api.handlers.produce`)."""
+        self.on_lost: Callable[[object], None] | None = None
+        """Called with this connection once it is lost: for what lives as long as a client is connected."""
         self.closed = False
         self.draining = False
         self.active_tick = manager.tick
@@ -217,6 +220,8 @@ class Connection(asyncio.BufferedProtocol):
         for exchange in self._order.drop_all():
             if exchange.on_close is not None and not exchange.done:
                 exchange.on_close()
+        if self.on_lost is not None:
+            self.on_lost(self)
         self._manager.disconnected(self, exc)
 
     def pause_writing(self) -> None:

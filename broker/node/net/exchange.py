@@ -59,6 +59,8 @@ class ClientConnection(Protocol):
     software_version: str
     peer: Peer | None
     """The node at the other end, once it is authenticated; None for a client."""
+    on_lost: Callable[[object], None] | None
+    """Called with this connection once it is lost."""
 
     @property
     def clock(self) -> Callable[[], float]:
