@@ -70,7 +70,7 @@ NOTES: Mapping[int, str] = {
 
 
 NOT_SERVED: Mapping[int, str] = {
-    **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARE),
+    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), _SHARE),
     **dict.fromkeys((80, 81, 94), _QUORUM),
     **dict.fromkeys((88, 89, 93), _STREAMS),
 }

@@ -23,6 +23,7 @@ KAFKA_SETTINGS = {
     "group.consumer.assignor.offload.enable": "false",
     "group.share.assignment.interval.ms": "0",
     "group.share.assignor.offload.enable": "false",
+    "share.coordinator.snapshot.update.records.per.snapshot": "5",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "1",
@@ -42,6 +43,8 @@ KAFKA_SASL_SETTINGS = {
 }
 OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
+    "share_state_partitions": 1,
+    "share_updates_per_snapshot": 5,
     "wal_capacity_bytes": 64 << 20,
     "telemetry_enabled": True,
     "topic_retention_ms": 604_800_000,  # the default, which Apache Kafka has, too

@@ -76,6 +76,10 @@ UNKNOWN_USER = "The exchange of an unknown user fails at the proof, so that nobo
 SCRAM_HEADER = (
     "SCRAM signs what the client has sent, and its last message must repeat the header of the first (RFC 5802)."
 )
+EPOCH_BEGINS_ONCE = (
+    "A state epoch of a share partition begins once. Apache Kafka begins it again, and forgets what has been "
+    "acknowledged since."
+)
 VERSIONS: Sequence[Known] = (
     Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
     Known(
@@ -91,6 +95,12 @@ VERSIONS: Sequence[Known] = (
 )
 
 KNOWN: Mapping[str, Sequence[Known]] = {
+    "same_state_epoch": (
+        Known("summary v1", "results.*.start_offset", EPOCH_BEGINS_ONCE, 5, 8),
+        Known("summary v1", "results.*.delivery_complete_count", EPOCH_BEGINS_ONCE, 0, 1),
+        Known("again: leader epochs", "0", EPOCH_BEGINS_ONCE, 0, 2),
+        Known("read again v0", "results.*", EPOCH_BEGINS_ONCE),
+    ),
     "throttled_changes": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),

@@ -22,7 +22,7 @@ def handler_of(api: Api) -> Handler:
     return handler
 
 
-UNFINISHED = frozenset({76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92})
+UNFINISHED = frozenset({76, 77, 78, 79, 90, 91, 92})
 """Keys of the APIs of share groups (KIP-932), which are served when all of them work together."""
 HANDLERS: Handlers = {key: handler_of(api) for key, api in APIS.items() if key not in UNFINISHED}
 """The handlers by API key, in ascending order."""

@@ -23,6 +23,8 @@ from anabranch.protocol.messages import (
     list_transactions,
     produce,
     push_telemetry,
+    read_share_group_state,
+    read_share_group_state_summary,
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
@@ -60,6 +62,8 @@ def test_what_a_request_waits_for_is_read() -> None:
         fetch.KEY,
         list_groups.KEY,
         list_transactions.KEY,
+        read_share_group_state.KEY,
+        read_share_group_state_summary.KEY,
     }
 
 

@@ -119,6 +119,7 @@ from anabranch.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.differential.scripts import share_states
 from tests.support.raw_client import batch_of
 
 TOPICS = ("apple", "apricot", "banana")
@@ -499,6 +500,17 @@ def of_cluster(_scene: Scene) -> Iterator[Sent]:
     yield Sent("versions", ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
 
 
+def of_share_states(scene: Scene) -> Iterator[Sent]:
+    """Requests of brokers about the states of share partitions."""
+    for name in ("apple", "banana"):
+        ids = scene.topic_ids[name]
+        yield Sent(f"begin a state of {name}", share_states.initialize("bee", ids, (0, 1, 0)), 0)
+        yield Sent(f"read a state of {name}", share_states.read("bee", ids, (0, 1), (7, 1)), 0)
+        yield Sent(f"write a state of {name}", share_states.write("bee", ids, 0, (1, 1), 0, 0), 1)
+        yield Sent(f"summary of a state of {name}", share_states.summary("bee", ids, 0), 1)
+        yield Sent(f"delete a state of {name}", share_states.delete("bee", ids, 0), 0)
+
+
 def of_tokens() -> Iterator[Sent]:
     """Requests about delegation tokens, none of which are made: renewers are refused after the check."""
     group = [CreatableRenewers(principal_type="Group", principal_name="g")]
@@ -515,4 +527,4 @@ def of_tokens() -> Iterator[Sent]:
 
 
 Part = Callable[[Scene], Iterator[Sent]]
-ALL = (of_records, of_topics, of_groups, of_transactions, of_configs, of_cluster)
+ALL = (of_records, of_topics, of_groups, of_transactions, of_configs, of_cluster, of_share_states)
