@@ -40,6 +40,31 @@ class ShareGroupState(StrEnum):
     DEAD = "Dead"
 
 
+_WRITE_ORDER = (
+    records.MEMBER,
+    records.EPOCH,
+    records.TARGET,
+    records.TARGET_EPOCH,
+    records.CURRENT,
+    records.STATES,
+)
+_DELETION_ORDER = (
+    records.CURRENT,
+    records.TARGET,
+    records.TARGET_EPOCH,
+    records.MEMBER,
+    records.STATES,
+    records.EPOCH,
+)
+"""Kafka's order: it reads no log in which a group is deleted before what belongs to it."""
+
+
+def _write_order(change: tuple[ShareRecordKey, bytes | None]) -> tuple[bool, int]:
+    """Return the place of a changed record among others: deletions come first, in the order of the changes."""
+    key, value = change
+    return value is not None, 0 if value is None else _WRITE_ORDER.index(key.kind)
+
+
 class ShareGroup:
     """The state of one group and the steps that change it."""
 
@@ -156,8 +181,8 @@ class ShareGroup:
         Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: `without_changes` must then take its place.
         """
         found = []
-        for key in self._changed_keys:
-            value = self._value(key)
+        changed = [(key, self._value(key)) for key in self._changed_keys]
+        for key, value in sorted(changed, key=_write_order):
             raw = records.key_bytes(key)
             if self._written.get(raw) != value:
                 found.append(KeyValue(raw, value))
@@ -181,7 +206,8 @@ class ShareGroup:
         """Mark the group as dead, and return the tombstones of its records."""
         self.is_dead = True
         self.deadlines = MemberDeadlines()
-        return [KeyValue(key, None) for key in self._written]
+        keys = {raw: key for raw in self._written if (key := records.parse_key(raw)) is not None}
+        return [KeyValue(raw, None) for raw in sorted(keys, key=lambda raw: _DELETION_ORDER.index(keys[raw].kind))]
 
     # -- Members -----------------------------------------------------------------------------------------------------
 
@@ -260,6 +286,12 @@ class ShareGroup:
         """Begin the next group epoch."""
         self.epoch += 1
         self._mark_changed(records.EPOCH)
+
+    def settle_empty(self) -> None:
+        """Bring the assignment epoch of a group without members up to the group epoch: nothing is left to assign."""
+        if not self.members:
+            self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
+            self._mark_changed(records.TARGET_EPOCH)
 
     def is_behind_states(self, topics: TopicImage) -> bool:
         """Return whether other partitions are assigned than those that have a state."""

@@ -126,6 +126,7 @@ class ShareMachine:
         for member_id in member_ids:
             self.group.remove(member_id)
         self.group.refresh(self._topics(), changed=True)
+        self.group.settle_empty()
 
     # -- Offsets and states ------------------------------------------------------------------------------------------
 
@@ -133,6 +134,7 @@ class ShareMachine:
         self._check_empty()
         if request.offsets:
             self.group.raise_epoch()
+            self.group.settle_empty()
             self.group.begin_creation(topic_sets(request.offsets, self._topics().names), now)
         return self._states_to_create(request.offsets)
 

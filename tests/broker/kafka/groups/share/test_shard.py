@@ -11,6 +11,7 @@ from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, Topic
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import GroupRequest, JoinRequest
 from anabranch.broker.kafka.groups.shard import GroupShard
+from anabranch.broker.kafka.groups.share import records
 from anabranch.broker.kafka.groups.share.group import ShareGroup, ShareGroupState
 from anabranch.broker.kafka.groups.share.requests import (
     AlterOffsets,
@@ -307,3 +308,18 @@ async def test_a_write_that_fails_is_undone(client: ShareShard) -> None:
     client.log.release(WalFailed("gone"))
     assert await refused(beat) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert list(client.group().members) == ["m"]
+
+
+async def test_records_are_written_in_apache_kafkas_order(client: ShareShard) -> None:
+    await client.joined()
+    written = [records.parse_key(key) for key, _ in client.log.records()]
+    kinds = [key.kind for key in written if key is not None]
+    first = [records.MEMBER, records.EPOCH, records.TARGET, records.TARGET_EPOCH, records.CURRENT, records.STATES]
+    assert kinds[:6] == first
+    await client.beat("m", -1)
+    assert client.group().assignment_epoch == client.group().epoch, "nothing is left to assign"
+    before = len(client.log.records())
+    client.shard.delete("g", lambda _: None)
+    await asyncio.sleep(0)
+    gone = [records.parse_key(key) for key, _ in client.log.records()[before:]]
+    assert [key.kind for key in gone if key is not None] == [records.TARGET_EPOCH, records.STATES, records.EPOCH]
