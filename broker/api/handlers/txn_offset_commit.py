@@ -154,6 +154,7 @@ async def _verify(
     Raises KafkaError with the code for the client, and StorageError.
     """
     partition, producer = _partition(serving, where), verification.producer
+    partition.producers.check_epoch(producer.producer_id, producer.epoch)
     transactional_id = request.transactional_id
     is_open = producer.producer_id in partition.transactions.open
     continues = is_open and partition.producers.epoch(producer.producer_id) == producer.epoch

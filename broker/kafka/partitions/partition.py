@@ -366,8 +366,8 @@ class Partition:
         `bumped` is True if the end of the transaction raised the epoch (transaction.version 2). The epoch then shows
         whether the marker was written before. Raises KafkaError, StorageFull, StorageStopped.
         """
-        self.transactions.check_marker(producer_id, coordinator_epoch)
         self.producers.check_epoch(producer_id, producer_epoch)
+        self.transactions.check_marker(producer_id, coordinator_epoch)
         if bumped and producer_epoch == self.producers.epoch(producer_id):
             if producer_id in self.transactions.open:
                 raise KafkaError(

@@ -11,6 +11,7 @@ being loaded, another node leads the partition).
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -134,13 +135,17 @@ class TransactionCoordinator:
             yield from (entry.state for entry in shard.entries.values())
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return the state of a transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others."""
+        """Return the state of a transactional id, while it ends with the partitions that have no marker yet.
+
+        Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others.
+        """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         entry = self.shard(transactional_id).entries.get(transactional_id)
         if entry is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        return entry.state
+        is_ending = entry.state.status in PREPARED
+        return replace(entry.state, partitions=frozenset(entry.unmarked)) if is_ending else entry.state
 
     # -- Requests ----------------------------------------------------------------------------------------------------
 

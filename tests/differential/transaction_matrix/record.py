@@ -75,6 +75,7 @@ class KafkaBrokers:
         self._wires = {node_id: Wire(Peer("", "127.0.0.1", broker.port)) for node_id, broker in brokers.items()}
         self._seeded = {TIMEOUT_MS: iter(range(SEEDED)), LONG_MS: iter(range(SEEDED, 2 * SEEDED))}
         self.topic_id = b""
+        self.group, self.group_partition = "group", 0
 
     def send(self, request: Any, version: int, node_id: int = 1) -> Any:
         wire = self._wires[node_id]
@@ -177,7 +178,7 @@ def record(moments: Sequence[Any], settings: Mapping[str, str]) -> Answers:
         kafka.topic_id = kafka.create(TOPIC, 1, 1, 2)
         kafka.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
         kafka.seed()
-        return asyncio.run(ask_all(kafka, moments, kafka.name_of, "group"))
+        return asyncio.run(ask_all(kafka, moments, kafka.name_of))
 
 
 def main() -> None:
