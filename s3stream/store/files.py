@@ -36,6 +36,9 @@ TRAILER_BYTES = 128
 WRITER_ID_BYTES_MAX = TRAILER_BYTES - TRAILER.size
 TEMPORARY = ".anabranch-tmp"
 TEMPORARY_AGE_SECONDS_MAX = 24 * 3600
+PRIVATE_MODE = 0o600
+PLAIN_MODE = 0o640
+"""Mode of files that other programs read, less the umask: theirs may be other users of the node's group."""
 _READ_BYTES_MAX = 1 << 30
 _READ_BYTES = 512 * 1024
 """Bytes per read call beside a log: the kernel does not yield the processor while it copies from the page cache."""
@@ -58,14 +61,18 @@ class ObjectFiles:
         self.writer = FileWriter()
         self.memory = memory or ReadBufferPool()
         self._piece_bytes = _READ_BYTES if beside_log else _READ_BYTES_MAX
+        self._plain_mode = PRIVATE_MODE
 
     def prepare(self) -> None:
         """Create the directory, check that it can be written, remove old temporary files."""
         with self.explain(str(self.root)):
             create_folder(self.root)
             self.temporary.mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.temporary) as probe:
-                now = os.fstat(probe.fileno()).st_mtime
+            with tempfile.TemporaryDirectory(dir=self.temporary) as folder:
+                probe = Path(folder) / "probe"
+                probe.touch(PLAIN_MODE)
+                status = probe.stat()
+            now, self._plain_mode = status.st_mtime, stat.S_IMODE(status.st_mode)
             for each in self.temporary.iterdir():
                 if now - _newest(each) > TEMPORARY_AGE_SECONDS_MAX:
                     _remove(each)
@@ -175,6 +182,7 @@ class ObjectFiles:
     def publish(self, temporary: Path, key: str, writer_id: str) -> None:
         """Link a complete, synced file to its place, durably. An existing object of the same writer is a success."""
         target = self.path(key)
+        temporary.chmod(self._plain_mode if is_plain(key) else PRIVATE_MODE)
         for attempt in range(_CREATE_ATTEMPTS):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)

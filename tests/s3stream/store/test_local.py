@@ -5,6 +5,8 @@ import errno
 import gc
 import os
 import shutil
+import stat
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator
@@ -268,6 +270,29 @@ async def test_copies_fall_back_to_reading(root: Path, monkeypatch: pytest.Monke
     await upload.complete([await upload.copy_part(1, "source/1", 1, 6 * MIB)])
     assert bytes((await store.get_tail("a/1", 10 * MIB)).data) == source[1:]
     await store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such modes there")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o640), (0o077, 0o600)])
+async def test_the_group_reads_files_for_other_programs_unless_the_umask_forbids(
+    root: Path, mask: int, mode: int
+) -> None:
+    before = os.umask(mask)
+    try:
+        store = await opened(root)
+        keys = []
+        for folder in ("table/c/1/data", "objects"):
+            await store.put(f"{folder}/put", [b"x"], writer_id="w")
+            in_order = await store.start_multipart(f"{folder}/parts", writer_id="w")
+            await in_order.complete([await in_order.put_part(1, [b"x"])])
+            mixed = await store.start_multipart(f"{folder}/mixed", writer_id="w")
+            second = await mixed.put_part(2, [b"y"])
+            await mixed.complete([await mixed.put_part(1, [bytes(5 * MIB)]), second])
+            keys += [f"{folder}/{name}" for name in ("put", "parts", "mixed")]
+        await store.close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((root / key).stat().st_mode) for key in keys] == [mode] * 3 + [0o600] * 3
 
 
 async def test_old_temporary_files_are_removed_and_fresh_ones_kept(root: Path) -> None:
