@@ -16,9 +16,9 @@ from anabranch.broker.kafka.acls.model import Acl, AclOperation, AclResourceType
 from anabranch.broker.node.settings.area import Secret
 from anabranch.s3stream.catalog.table_values import TableRetention
 from tests.support.admin_api import OPERATE, READ, TOKENS
+from tests.support.made_table import MadeTable
 from tests.support.node import running_node, running_nodes
 from tests.support.s3 import S3Bucket, set_credentials
-from tests.support.stored_tables import StoredTable
 
 TABLES, ETL = "t" * 20, "e" * 20
 TABLE = "/namespaces/default/tables/orders"
@@ -102,7 +102,7 @@ async def test_config_and_namespaces(tmp_path: Path) -> None:
 
 async def test_a_load_returns_what_is_stored(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        table = await StoredTable.created(node, "orders")
+        table = await MadeTable.created(node, "orders")
         assert await client.names() == []
         code, type_, message = await client.failure(TABLE)
         assert (code, type_) == (404, "NoSuchTableException")
@@ -142,7 +142,7 @@ async def test_pages(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
         names = ["a", "b.c", "d", "e", "f"]
         for name in reversed(names):
-            await (await StoredTable.created(node, name)).commit()
+            await (await MadeTable.created(node, name)).commit()
         whole = await client.ok("/namespaces/default/tables", pageSize=2)
         assert [each["name"] for each in whole["identifiers"]] == names, "without a token there are no pages"
         assert whole["next-page-token"] is None
@@ -176,7 +176,7 @@ async def test_pages(tmp_path: Path) -> None:
 )
 async def test_writes_are_refused(tmp_path: Path, method: str, path: str) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        await (await StoredTable.created(node, "orders")).commit()
+        await (await MadeTable.created(node, "orders")).commit()
         with capture_logs() as logs:
             code, type_, message = await client.failure(path, method, {"name": "x"})
         assert (code, type_) == (406, "UnsupportedOperationException")
@@ -194,7 +194,7 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
 
 async def test_reports_are_counted(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        await (await StoredTable.created(node, "orders")).commit()
+        await (await MadeTable.created(node, "orders")).commit()
         for kind in ("scan-report", "commit-report"):
             sent = await client.send("POST", f"{TABLE}/metrics", {"report-type": kind, "table-name": "x"})
             assert sent[:2] == (204, b"")
@@ -234,7 +234,7 @@ def basic(password: str) -> str:
 async def test_tokens(tmp_path: Path, authorization: str, records: str, listed: int, load: int, api: int) -> None:
     wanted = {**TOKENS, "admin_tables_token": Secret(TABLES), "admin_records": records}
     async with running_node(tmp_path, **wanted) as node, client_of(node, authorization) as client:
-        await (await StoredTable.created(node, "orders")).commit()
+        await (await MadeTable.created(node, "orders")).commit()
         assert (await client.send("GET", "/namespaces/default/tables"))[0] == listed
         assert (await client.send("GET", TABLE))[0] == load
         assert (await client.send("GET", f"{TABLE}/credentials"))[0] == load
@@ -259,7 +259,7 @@ async def test_acls_of_a_token_s_user_decide(tmp_path: Path) -> None:
     wanted = {**TOKENS, "admin_tables_token_file": tokens, "authorizer_enabled": True}
     async with running_node(tmp_path, **wanted) as node:
         for name in ("orders", "orders-eu", "secret", "seen"):
-            await (await StoredTable.created(node, name)).commit()
+            await (await MadeTable.created(node, name)).commit()
         acls = node.serving.acls
         assert acls is not None
         async with client_of(node, f"Bearer {TABLES}") as client:
@@ -287,7 +287,7 @@ async def test_a_table_that_has_outlived_its_topic_is_read_with_the_rights_of_it
     tokens = tmp_path / "tokens"
     tokens.write_text(f"User:etl {ETL}\nUser:bob {TABLES}\n")
     async with running_node(tmp_path, admin_tables_token_file=tokens, authorizer_enabled=True) as node:
-        table = await StoredTable.created(node, "orders", retention=TableRetention.KEEP)
+        table = await MadeTable.created(node, "orders", retention=TableRetention.KEEP)
         stored = await table.commit()
         assert node.serving.acls is not None
         await node.serving.acls.alter(added=[allowed("User:etl", AclOperation.READ, "orders")])
@@ -306,7 +306,7 @@ async def test_how_a_store_is_reached_and_its_credentials(
     wanted: dict[str, Any] = {**bucket.node_settings(), "cluster": "prod"}
     reached = {"client.region": "us-east-1", "s3.region": "us-east-1", "s3.path-style-access": "true"}
     async with running_node(tmp_path, **wanted) as node, client_of(node) as client:
-        table = await StoredTable.created(node, "orders")
+        table = await MadeTable.created(node, "orders")
         await table.commit()
         answer = await client.ok(TABLE)
         assert answer["metadata-location"] == f"s3://{bucket.name}/{table.metadata[0].file_key}"
@@ -332,7 +332,7 @@ async def test_how_a_store_is_reached_and_its_credentials(
 
 async def test_any_node_answers(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        table = await StoredTable.created(first, "orders")
+        table = await MadeTable.created(first, "orders")
         stored = await table.commit()
         for node in (first, second):
             async with client_of(node) as client:
@@ -342,7 +342,7 @@ async def test_any_node_answers(tmp_path: Path) -> None:
 
 async def test_a_load_that_meets_an_expiry_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        table = await StoredTable.created(node, "orders")
+        table = await MadeTable.created(node, "orders")
         await table.commit()
         store = node.stores["local"]
         get = store.get
@@ -360,7 +360,7 @@ async def test_a_load_that_meets_an_expiry_is_repeated(tmp_path: Path, monkeypat
 
 async def test_a_store_that_has_lost_the_metadata_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        table = await StoredTable.created(node, "orders")
+        table = await MadeTable.created(node, "orders")
         await table.commit()
         place = tmp_path / "data" / "objects" / table.metadata[0].file_key
         stored = place.read_bytes()
@@ -376,7 +376,7 @@ async def test_a_store_that_has_lost_the_metadata_is_said_so(tmp_path: Path, mon
 
 async def test_a_node_without_the_store_of_a_table_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_node(tmp_path) as node, client_of(node) as client:
-        await (await StoredTable.created(node, "orders")).commit()
+        await (await MadeTable.created(node, "orders")).commit()
         with monkeypatch.context() as patch:
             patch.setattr(node, "stores", {})
             code, type_, message = await client.failure(TABLE)

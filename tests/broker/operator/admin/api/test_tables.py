@@ -48,7 +48,7 @@ async def test_a_table_is_listed_and_described_with_what_it_lacks(
     await node.serving.storage.flush()
     await send(client, "orders", 2)
     table = await MadeTable.of(node, "orders")
-    await table.append({0: [(0, 4), (4, 10)]})
+    await table.commit({0: [(0, 4), (4, 10)]})
 
     (row,) = (await api.get("/tables"))["tables"]
     assert {name: row[name] for name in ("name", "topic", "enabled", "committer", "version", "snapshot_id")} == {
@@ -57,7 +57,7 @@ async def test_a_table_is_listed_and_described_with_what_it_lacks(
         "enabled": False,
         "committer": 1,
         "version": 1,
-        "snapshot_id": "1",
+        "snapshot_id": "1001",
     }
     assert (row["rows"], row["files"], row["bytes"], row["snapshots"], row["lag"]) == (10, 2, 2 * len(DATA), 1, 7)
     assert row["table_id"] == "6f726465-7273-6f72-6465-72736f726465"
@@ -83,13 +83,13 @@ async def test_snapshots_and_files_come_in_pages(node: Node, api: ApiClient, cli
         await send(client, "orders", 10, partition=partition)
     await node.serving.storage.flush()
     table = await MadeTable.of(node, "orders")
-    await table.append({0: [(0, 4), (4, 10)]})
-    await table.append({1: [(0, 10)]})
+    await table.commit({0: [(0, 4), (4, 10)]})
+    await table.commit({1: [(0, 10)]})
 
     found = await api.get("/tables/orders/snapshots")
     assert [(each["snapshot_id"], each["version"], each["operation"]) for each in found["snapshots"]] == [
-        ("2", 2, "append"),
-        ("1", 1, "append"),
+        ("1002", 2, "append"),
+        ("1001", 1, "append"),
     ]
     assert found["snapshots"][0]["summary"] == {"added-records": "10", "total-records": "20"}
     assert not found["more"]
@@ -134,7 +134,7 @@ async def test_a_drop_is_planned_before_it_destroys_the_files(node: Node, api: A
     await send(client, "orders", 10)
     await node.serving.storage.flush()
     table = await MadeTable.of(node, "orders")
-    await table.append({0: [(0, 10)]})
+    await table.commit({0: [(0, 10)]})
     (file,) = (await api.get("/tables/orders/files"))["files"]
     plan = await api.ask("DELETE", "/tables/orders", validate_only="true")
     counts = {"rows": 10, "files": 1, "bytes": len(DATA)}
@@ -165,7 +165,7 @@ async def test_a_table_outlives_its_topic_and_is_dropped_without_its_files(
     await send(client, "orders", 10)
     await node.serving.storage.flush()
     table = await MadeTable.of(node, "orders", TableRetention.KEEP)
-    await table.append({0: [(0, 10)]})
+    await table.commit({0: [(0, 10)]})
     await node.serving.topic_commands.delete("orders")
     (row,) = (await api.get("/tables"))["tables"]
     assert (row["topic"], row["enabled"], row["committer"], row["rows"], row["lag"]) == (None, False, None, 10, 0)
