@@ -344,7 +344,7 @@ def _commit(group: str, version: int, ids: Mapping[str, bytes]) -> OffsetCommitR
     )
 
 
-def of_transactions(_scene: Scene) -> Iterator[Sent]:
+def of_transactions(scene: Scene) -> Iterator[Sent]:
     """Requests about transactions and producers."""
     for version in (2, 4):
         keys: dict[str, Any] = {"key": "beta"} if version < 4 else {"coordinator_keys": list(IDS)}
@@ -384,9 +384,15 @@ def of_transactions(_scene: Scene) -> Iterator[Sent]:
             group_id=group,
             generation_id_or_member_epoch=5,
             member_id="m",
-            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=offsets) for name in ("apple", "banana")],
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=name, topic_id=scene.topic_ids.get(name, UNKNOWN_ID), partitions=offsets
+                )
+                for name in ("apple", "banana", MISSING[0])
+            ],
         )
-        yield Sent(f"commit in transaction {each}", commit, 3)
+        for version in (3, 6):
+            yield Sent(f"commit in transaction {each}", commit, version)
     marker = WritableTxnMarker(
         producer_id=4_000_000,
         producer_epoch=0,

@@ -19,7 +19,9 @@ from anabranch.protocol.messages.embedded.consumer_protocol import (
     TopicPartition,
     TopicPartitionResponse,
 )
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.heartbeat import HeartbeatRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
@@ -30,6 +32,11 @@ from anabranch.protocol.messages.offset_commit import (
 )
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from anabranch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.differential.script import Script
 from tests.differential.scripts.groups import coordinator
 
@@ -184,6 +191,61 @@ def consumer_commits(script: Script) -> None:
         script.call(f"fetch of a {name}", OffsetFetchRequest(groups=[asked]), 9)
     script.call("leave", _beat(group, "a", -1), 1)
     commit("commit of nobody to an empty group", "", -1, 9)
+
+
+def commits_of_members_in_transactions(script: Script) -> None:
+    """TxnOffsetCommit with the epoch of a member, or with its generation."""
+    coordinator(script)
+    group, classic = "cg-txn", "cg-txn-classic"
+    topic_ids = {group: _topic(script, group, 2), classic: _topic(script, classic)}
+    find = FindCoordinatorRequest(key="cg-txn", key_type=1)
+    script.until(find, 3, lambda answer: not answer.error_code)  # Apache Kafka creates a topic now
+    init = InitProducerIdRequest(transactional_id="cg-txn", transaction_timeout_ms=60_000)
+    producer = script.until(init, 4, lambda answer: not answer.error_code)
+
+    def commit(name: str, of: str, member: str, epoch: int, partition: int = 0, *, instance: str | None = None) -> None:
+        wanted = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=1)
+        request = TxnOffsetCommitRequest(
+            transactional_id="cg-txn",
+            group_id=of,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            member_id=member,
+            generation_id_or_member_epoch=epoch,
+            group_instance_id=instance,
+            topics=[TxnOffsetCommitRequestTopic(name=of, topic_id=topic_ids[of], partitions=[wanted])],
+        )
+        script.call(name, request, 5, 6)
+
+    range_: dict[str, Any] = {"server_assignor": "range"}
+    script.call("first", _beat(group, "a", **range_), 1)
+    commit("of the first", group, "a", 2)
+    commit("of an epoch ahead", group, "a", 3)
+    commit("of an epoch behind", group, "a", 1)
+    commit("of a stranger", group, "b", 2)
+    commit("of nobody", group, "", -1)
+    commit("of a member without epoch", group, "a", -1)
+    commit("of an epoch without member", group, "", 2)
+    commit("of an instance", group, "a", 2, instance="i")
+    script.call("second", _beat(group, "b", **range_), 1)
+    script.call("first hears", _beat(group, "a", 2, topic_partitions=_owned(topic_ids[group], 0, 1)), 1)
+    script.call("first lets go", _beat(group, "a", 2, topic_partitions=_owned(topic_ids[group], 0)), 1)
+    commit("in the epoch before, of what is kept", group, "a", 2, 0)
+    commit("in the epoch before, of what was given up", group, "a", 2, 1)
+    commit("in the epoch of now", group, "a", 3, 0)
+    script.call("second gets it", _beat(group, "b", 3), 1)
+    commit("of the second", group, "b", 3, 1)
+    commit("of the second in an epoch before it joined", group, "b", 2, 1)
+    member, generation = _classic_group(script, classic, 0)
+    commit("of a classic member", classic, member, generation)
+    commit("of an old generation", classic, member, generation - 1)
+    commit("of a later generation", classic, member, generation + 1)
+    commit("of a stranger to a classic group", classic, "x", generation)
+    commit("of nobody to a classic group", classic, "", -1)
+    commit("of an unknown instance", classic, member, generation, instance="i")
+    script.ask(LeaveGroupRequest(group_id=classic, member_id=member), 0)
+    commit("of a member that has left", classic, member, generation)
+    commit("of a generation to an empty group", classic, "", generation)
 
 
 def consumer_and_classic(script: Script) -> None:
@@ -371,5 +433,6 @@ SCRIPTS = (
     consumers_share_a_topic,
     static_consumers,
     consumer_commits,
+    commits_of_members_in_transactions,
     consumer_and_classic,
 )
