@@ -23,3 +23,15 @@ class SnapshotError(Exception):
 
 class JoinError(Exception):
     """Files that cannot be joined. The text names the one."""
+
+
+class PublishError(Exception):
+    """A table that another catalog does not show as it should. The text names the catalog and the reason."""
+
+
+class ExternalCatalogError(PublishError):
+    """Another catalog that cannot be reached, or refuses the node: it would be the same for each table."""
+
+
+class ForeignTableError(PublishError):
+    """Another catalog has something else under the name of a table."""

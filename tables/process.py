@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from anabranch import child
 from anabranch.extras import is_installed, missing
+from anabranch.tables.publication import Publish, Withdraw
 from anabranch.tables.requests import Finding, Question, Share, ShareReport
 from anabranch.tables.snapshots import Join, SnapshotReport, SnapshotRequest
 
@@ -31,7 +32,14 @@ FALLBACKS_MAX: Final = 24
 """Attempts at one share, after the first ones, until none of its values is decoded. Each takes a new process."""
 VALUES_MAX: Final = 4
 """Values of a group that are found one by one until none of the group is decoded."""
-_NOUNS: Final = {"share": "share", "join": "join", "find": "question", "snapshot": "snapshot"}
+_NOUNS: Final = {
+    "share": "share",
+    "join": "join",
+    "find": "question",
+    "snapshot": "snapshot",
+    "publish": "publication",
+    "withdraw": "withdrawal",
+}
 """Names of requests in errors."""
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1"}
 """One thread, whose allocator returns memory, and reserves little in advance."""
@@ -88,6 +96,14 @@ class ColumnProcess:
         """End the process until the next request."""
         with self._child.using:
             self._child.stop()
+
+    def publish(self, request: Publish) -> None:
+        """Let another catalog show a version of a table. Raises ColumnsError."""
+        self._ask({"publish": request.to_json()})
+
+    def withdraw(self, request: Withdraw) -> None:
+        """Take a table out of another catalog. Raises ColumnsError."""
+        self._ask({"withdraw": request.to_json()})
 
     @property
     def process_id(self) -> int | None:

@@ -9,6 +9,8 @@ Requests and answers are JSON, each after its length in 4 bytes (big endian), on
     {"find": {...}} -> {"found": {...}}       see `requests.Question` and `requests.Finding`
     {"join": {...}} -> {"report": {...}}      see `snapshots.Join`
     {"snapshot": {...}} -> {"written": {...}} see `snapshots.SnapshotRequest` and `snapshots.SnapshotReport`
+    {"publish": {...}} -> {"done": true}      see `publication.Publish`
+    {"withdraw": {...}} -> {"done": true}     see `publication.Withdraw`
 
 An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KINDS`, or `internal`: only what was
 asked for is not done. Each has the CPU time that it took in `seconds`. Before the answer to a share there are frames
@@ -26,7 +28,7 @@ import resource
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from threading import Thread  # noqa: TID251 - the main one may be in Arrow for long
 from typing import Any, Final
@@ -34,10 +36,20 @@ from typing import Any, Final
 import pyarrow as pa
 
 from anabranch.s3stream.errors import StorageError
-from anabranch.tables.errors import JoinError, RegistryError, SchemaError, SnapshotError, UnknownSchemaError
+from anabranch.tables.errors import (
+    ExternalCatalogError,
+    ForeignTableError,
+    JoinError,
+    PublishError,
+    RegistryError,
+    SchemaError,
+    SnapshotError,
+    UnknownSchemaError,
+)
 from anabranch.tables.iceberg import write_snapshot
 from anabranch.tables.joins import make_join
 from anabranch.tables.parts import answer
+from anabranch.tables.publication import Publish, Withdraw
 from anabranch.tables.registry import RegisteredSchema, SchemaKey, SchemaRegistry
 from anabranch.tables.requests import Question, Registry, Share
 from anabranch.tables.share import make_share
@@ -55,6 +67,9 @@ KINDS: Final = {
     StorageError: "source",
     JoinError: "source",
     SnapshotError: "snapshot",
+    ExternalCatalogError: "catalog",
+    ForeignTableError: "foreign",
+    PublishError: "publish",
     OSError: "file",
     MemoryError: "memory",
     pa.ArrowMemoryError: "memory",
@@ -81,6 +96,9 @@ class Worker:
                 return {"report": asdict(make_join(Join.from_json(request["join"])))}
             if "snapshot" in request:
                 return {"written": write_snapshot(SnapshotRequest.from_json(request["snapshot"])).to_json()}
+            if "publish" in request or "withdraw" in request:
+                _change_catalog(request)
+                return {"done": True}
             question = Question.from_json(request["find"])
             asked = (question.value.registry, question.key.registry)
             return {"found": answer(question, self._registries(asked)).to_json()}
@@ -99,6 +117,16 @@ class Worker:
                 known.clear()
             found[place] = SchemaRegistry(place.url, place.credentials, known)
         return found
+
+
+def _change_catalog(request: Mapping[str, Any]) -> None:
+    # Imported late: the process that makes columns has nothing to publish.
+    from anabranch.tables.publishing import publish, withdraw
+
+    if "publish" in request:
+        publish(Publish.from_json(request["publish"]))
+    else:
+        withdraw(Withdraw.from_json(request["withdraw"]))
 
 
 def main() -> None:

@@ -17,11 +17,12 @@ from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.schemas.requests import RegistryAnswer, RegistryRequest
 from anabranch.broker.kafka.topics.tables import TopicTables
 from anabranch.broker.node.settings.package_settings import storage_settings
+from anabranch.broker.node.settings.table_catalogs import external_catalog
 from anabranch.extras import is_installed
 from anabranch.tables.process import ColumnProcess
 from anabranch.tables.requests import Registry
 from anabranch.tables.upkeep.columns import Columns
-from anabranch.tables.upkeep.context import UpkeepContext
+from anabranch.tables.upkeep.context import OtherCatalogs, UpkeepContext
 from anabranch.tables.upkeep.service import TableUpkeep
 
 FOLDER: Final = "tables"
@@ -36,6 +37,7 @@ def make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> TableUpk
     """Build the upkeep of tables. Nothing runs yet."""
     settings = basis.settings
     limits = storage_settings(settings, basis.memory.sizes)
+    process = partial(ColumnProcess, memory_bytes_max=settings.tables.memory_bytes)
     context = UpkeepContext(
         catalog=opened.catalog,
         stores=opened.stores,
@@ -44,7 +46,7 @@ def make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> TableUpk
         now_ms=basis.cautious.now_ms,
         new_uuid=lambda: basis.environment.new_uuid().bytes,
         new_writer_id=basis.new_writer_id,
-        columns=Columns(partial(ColumnProcess, memory_bytes_max=settings.tables.memory_bytes)),
+        columns=Columns(process),
         folder=(settings.node.data_dir / FOLDER).absolute(),
         registry=_make_registry(basis, serving),
         rank=lambda: sum(each.node_id < opened.info.node_id for each in serving.members.living()),
@@ -52,7 +54,12 @@ def make_tables(basis: Basis, opened: OpenStorage, serving: Serving) -> TableUpk
         prepare_ttl_ms=limits.prepare_ttl_ms,
         delete_delay_ms=limits.delete_delay_ms,
     )
-    return TableUpkeep(context, TopicTables(serving.topics, opened.storage, opened.info.node_id))
+    others = {name: external_catalog(name, table) for name, table in settings.table_catalogs.items()}
+    return TableUpkeep(
+        context,
+        OtherCatalogs(Columns(process), others),
+        TopicTables(serving.topics, opened.storage, opened.info.node_id),
+    )
 
 
 def _make_registry(basis: Basis, serving: Serving) -> Callable[[], Awaitable[Registry | None]]:

@@ -56,6 +56,10 @@ class TableCatalog:
         deadline = Deadline(now_ms, delete_after_ms)
         await self._change_as_node(lambda c: table_rows.drop_table(c, table_id, deadline.ms, keep_files=keep_files))
 
+    async def set_options(self, table_id: bytes, options: Mapping[str, str]) -> None:
+        """Replace the options of a table. Raises NotFound."""
+        await self._change_as_node(lambda c: table_rows.set_options(c, table_id, options))
+
     async def list(self) -> Sequence[TableInfo]:
         """Return all tables by name."""
         return await self._database.read(table_rows.list_tables)

@@ -113,6 +113,13 @@ def create_table(connection: Connection, wanted: NewTable, now_ms: int) -> Table
     return _to_table(connection.execute(select(*TABLE_COLUMNS).where(known)).one())
 
 
+def set_options(connection: Connection, table_id: bytes, options: Mapping[str, str]) -> None:
+    """Replace the options of a table. Raises NotFound."""
+    text = json.dumps(dict(options), sort_keys=True)
+    if connection.execute(update(tables).where(tables.c.table_id == table_id).values(options=text)).rowcount != 1:
+        raise NotFound(f"table {table_id.hex()} does not exist")
+
+
 def list_tables(connection: Connection) -> Sequence[TableInfo]:
     """Return all tables by name."""
     return [_to_table(row) for row in connection.execute(select(*TABLE_COLUMNS).order_by(tables.c.name))]

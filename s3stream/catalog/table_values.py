@@ -78,6 +78,7 @@ class TableInfo:
     location: str
     retention: TableRetention
     options: Mapping[str, str]
+    """Notes of its committers."""
     created_ms: int
     version: int
     """Number of its commits."""

@@ -4,6 +4,7 @@ What is in the files is not looked at: their sizes, and with `deep` their CRC32C
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from crc32c import crc32c
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.table_values import (
+    TABLE_KEYS,
     OffsetBounds,
     TableFile,
     TableInfo,
@@ -26,6 +28,12 @@ from anabranch.s3stream.store.interface import ObjectStore, StoredObject
 PAGE: Final = 500
 FILES_IN_FLIGHT: Final = 8
 READ_BYTES_MAX: Final = 8 << 20
+
+
+OF_ANOTHER_CATALOG: Final = re.compile(
+    TABLE_KEYS + r"[^/]+/[^/]+/metadata/\d+-[0-9a-f-]{36}(\.gz)?\.metadata\.json(\.gz)?"
+)
+"""Names of metadata as catalogs of Iceberg write them, with a number and a UUID."""
 
 
 class _Listed(NamedTuple):
@@ -51,7 +59,9 @@ class FileVerification:
     def add(self, store: str, item: StoredObject) -> None:
         """Receive an object whose key begins like those of tables."""
         key = parse_table_key(item.key)
-        if key is None:
+        if key is None and OF_ANOTHER_CATALOG.fullmatch(item.key):
+            pass  # REST catalogs keep their own metadata of a published table beside ours
+        elif key is None:
             self._report.add(FindingKind.UNACCOUNTED, f"{store}:{item.key}", "not the key of a table's file")
         elif key.cluster != self._cluster:
             self._report.other_clusters += 1

@@ -30,6 +30,8 @@ from anabranch.tables.upkeep.view import TableView
 
 log = structlog.get_logger(__name__)
 
+PROPERTIES: Final = {"gc.enabled": "false"}
+"""Iceberg's properties of all tables: no engine deletes files, also if another catalog shows the table."""
 SCRATCH_BYTES_MAX: Final = 256 << 20
 """Size of the data files of a commit that wait on this machine, before they are sent."""
 SNAPSHOTS_MAX: Final = 1_500
@@ -143,7 +145,7 @@ class TableCommits:
             table_id=view.info.table_id.hex(),
             location=store.uri(view.info.location),
             schemas=wanted.schemas,
-            properties={RETENTION_PROPERTY: str(wanted.snapshot_retention_ms)},
+            properties={RETENTION_PROPERTY: str(wanted.snapshot_retention_ms), **PROPERTIES},
             version=view.info.version + 1,
             now_ms=wanted.now_ms,
             metadata=next(iter(metadata.values()), None),

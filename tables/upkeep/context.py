@@ -9,6 +9,7 @@ from anabranch.s3stream.background import Pace
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.model import NodeIdentity
 from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.tables.publication import ExternalCatalog
 from anabranch.tables.requests import Registry
 from anabranch.tables.upkeep.columns import Columns
 from anabranch.tables.upkeep.options import TableOptions
@@ -46,6 +47,15 @@ class TableTopics(Protocol):
     async def upload(self, topic: TableTopic) -> None:
         """Upload all records of partitions that this node leads. Returns when they are committed, or after a while."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCatalogs:
+    """Catalogs that tables may be published in."""
+
+    process: Columns
+    """Process that waits for them, and for nothing else."""
+    by_name: Mapping[str, ExternalCatalog]
 
 
 async def no_step(_name: str) -> None:

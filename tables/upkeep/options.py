@@ -17,6 +17,9 @@ COMMIT_INTERVAL_MS: Final = "table.commit.interval.ms"
 TARGET_FILE_BYTES: Final = "table.target.file.bytes"
 SNAPSHOT_RETENTION_MS: Final = "table.snapshot.retention.ms"
 RETENTION: Final = "table.retention"
+PUBLISH: Final = "table.publish"
+PUBLISHED_RETENTION_MS_MIN: Final = 3_600_000
+"""Shortest time for which snapshots of a published table stay: readers of the other catalog may be behind."""
 DEFAULTS: Final[Mapping[str, str]] = {
     ENABLE: "false",
     "table.value": "raw",
@@ -31,6 +34,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     TARGET_FILE_BYTES: "268435456",
     SNAPSHOT_RETENTION_MS: "86400000",
     RETENTION: "topic",
+    PUBLISH: "",
 }
 """Names of all configs of tables, and their defaults."""
 
@@ -95,6 +99,8 @@ class TableOptions:
     snapshot_retention_ms: int
     """Time for which a snapshot stays after another one has replaced it."""
     retention: TableRetention
+    publish: str = ""
+    """Name of the catalog of the node's settings that shows the table, too; empty: none."""
 
     @classmethod
     def parse(cls, value: Callable[[str], str]) -> "TableOptions | None":
@@ -107,11 +113,18 @@ class TableOptions:
         retention = value(RETENTION)
         if retention not in RETENTIONS:
             raise ValueError(f"{RETENTION}={retention}: expected one of {', '.join(RETENTIONS)}")
+        publish, snapshot_retention_ms = value(PUBLISH), int(value(SNAPSHOT_RETENTION_MS))
+        if publish and snapshot_retention_ms < PUBLISHED_RETENTION_MS_MIN:
+            raise ValueError(
+                f"{SNAPSHOT_RETENTION_MS}={snapshot_retention_ms}: expected at least {PUBLISHED_RETENTION_MS_MIN} with "
+                f"{PUBLISH}, since readers of {publish} may be behind"
+            )
         return cls(
             PartOptions.parse("table.value", value),
             PartOptions.parse("table.key", value),
             int(value(COMMIT_INTERVAL_MS)),
             int(value(TARGET_FILE_BYTES)),
-            int(value(SNAPSHOT_RETENTION_MS)),
+            snapshot_retention_ms,
             RETENTIONS[retention],
+            publish,
         )

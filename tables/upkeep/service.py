@@ -15,11 +15,13 @@ import structlog
 
 from anabranch.extras import MissingExtra
 from anabranch.s3stream.errors import NodeFenced, StorageError
+from anabranch.s3stream.tasks import side_by_side
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.upkeep.abandoned import AbandonedTables
 from anabranch.tables.upkeep.committer import Left, TableCommitter
-from anabranch.tables.upkeep.context import TableTopic, TableTopics, UpkeepContext
+from anabranch.tables.upkeep.context import OtherCatalogs, TableTopic, TableTopics, UpkeepContext
 from anabranch.tables.upkeep.plan import SHARE_BYTES_MAX
+from anabranch.tables.upkeep.publisher import TablePublisher
 from anabranch.tables.upkeep.source import BlockSource
 from anabranch.tables.upkeep.status import TableStatus, UpkeepStats
 
@@ -72,14 +74,16 @@ class _Table:
 class TableUpkeep:
     """Commits the tables of a node, while `run` runs."""
 
-    def __init__(self, context: UpkeepContext, topics: TableTopics) -> None:
+    def __init__(self, context: UpkeepContext, others: OtherCatalogs, topics: TableTopics) -> None:
         self.stats: Final = UpkeepStats()
         self.context: Final = context
+        self.others: Final = others
         self.topics: Final = topics
         self._source: Final = BlockSource(context.catalog, context.stores, context.cluster)
         self._tables: dict[bytes, _Table] = {}
         """By topic id."""
         self._abandoned: Final = AbandonedTables(context)
+        self._publisher: Final = TablePublisher(context, others, topics, self.stats)
         self._changed: Final = asyncio.Event()
 
     @property
@@ -94,11 +98,16 @@ class TableUpkeep:
 
     def statuses(self) -> Sequence[TableStatus]:
         """Return the states of the tables that this node commits, by topic."""
+        for topic_id, table in self._tables.items():
+            table.committer.status.publication = self._publisher.status_of(topic_id)
         return sorted((each.committer.status for each in self._tables.values()), key=lambda each: each.topic)
 
     async def run(self) -> None:
         """Commit tables until cancelled. Raises NodeFenced: another process owns the node's id."""
         await asyncio.to_thread(shutil.rmtree, self.context.folder, ignore_errors=True)
+        await side_by_side([self._commit(), self._publisher.run()])
+
+    async def _commit(self) -> None:
         while True:
             self._changed.clear()
             pause_s = await self.look()
@@ -109,6 +118,7 @@ class TableUpkeep:
     def note_change(self) -> None:
         """Look again soon: topics, or what this node leads of them, have changed."""
         self._changed.set()
+        self._publisher.note_change()
 
     def hurry(self, topic: str) -> None:
         """Upload what this node has of a topic, and commit the topic's table soon, if this node commits it."""
@@ -122,7 +132,8 @@ class TableUpkeep:
         self._changed.set()
 
     async def close(self) -> None:
-        """End the process that makes columns, and the request under way with it."""
+        """End the processes that make columns and publish, and the requests under way with them."""
+        await self.others.process.close()
         await self.context.columns.close()
 
     async def look(self) -> float:
@@ -190,6 +201,7 @@ class TableUpkeep:
             self._fail(table, f"{type(error).__name__}: {error}")
         else:
             table.backoff_s = 0.0
+            self._publisher.note_version(committer.topic.topic_id, committer.status.version)
             if is_due:
                 table.due_s = loop.time() if left.rows or table.hurried else began_s + table.interval_s
             table.has_files = left.files

@@ -39,6 +39,27 @@ class UpkeepStats:
     remade_files: int = 0
     cut_files: int = 0
     dropped_files: int = 0
+    published: int = 0
+    """Versions that other catalogs were given."""
+    failed_publications: int = 0
+
+
+@dataclass(slots=True)
+class PublicationStatus:
+    """State of a table in another catalog."""
+
+    catalog: str
+    """Its name in the settings."""
+    version: int = 0
+    """Version that it shows, as far as this node knows; 0: unknown."""
+    lacking_since_ms: int = 0
+    """Time since which it has lacked a version; 0: it lacks none."""
+    error: str = ""
+    """Reason why the last attempt failed, in one line; empty: it succeeded."""
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return for how long it has lacked a version."""
+        return max(0, now_ms - self.lacking_since_ms) if self.lacking_since_ms else 0
 
 
 @dataclass(slots=True)
@@ -68,6 +89,8 @@ class TableStatus:
     """Some of the errors, each once."""
     last_error: str = ""
     """Reason why the last round failed, in one line; empty: it succeeded."""
+    publication: PublicationStatus | None = None
+    """None: it is in no other catalog."""
 
     @property
     def lag(self) -> int:

@@ -113,9 +113,10 @@ class Monitored:
             await client.commit_offset("readers", "t", 0, 1)
 
     async def prepare(self) -> None:
-        """Create a topic that is a table and a quota that nobody reaches, and wait for the group's coordinator."""
+        """Create a topic that is a published table, and a quota that nobody reaches; wait for the coordinator."""
         async with raw_client(self.node.bootstrap) as client:
-            configs = [CreatableTopicConfig(name=name, value=value) for name, value in QUICK.items()]
+            wanted = {**QUICK, "table.publish": "lake"}
+            configs = [CreatableTopicConfig(name=name, value=value) for name, value in wanted.items()]
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=configs)
             await client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
             await alter(client, {"client-id": "raw"}, producer_byte_rate=1e9)
@@ -134,7 +135,9 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
     tools.prometheus()
     folder = tmp_path_factory.mktemp("monitored")
     issued = Authority(folder / "ca").issue("node", days=(-1, 100))
-    files = {"ssl_certificate_file": issued.certificate, "ssl_key_file": issued.key}
+    config = folder / "node.toml"
+    config.write_text(f'[table_catalogs.lake]\ntype = "jdbc"\nuri = "sqlite:///{folder}/lake.db"\n')
+    files = {"ssl_certificate_file": issued.certificate, "ssl_key_file": issued.key, "config": config}
     listeners = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
     with NodeProcess(folder, listeners=listeners, storage_upload_age_ms=1000, **files) as node:
         made = Monitored(folder, node)

@@ -34,3 +34,4 @@ def java_process(classpath: Sequence[str], *options: str) -> Iterator[JavaGatewa
         gateway.close()
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
+        process.stdin.close()

@@ -37,7 +37,7 @@ from anabranch.broker.cluster.membership import loop
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.names import NAMED_AREAS, all_settings
 from anabranch.broker.node.settings.sources import load
 from benchmarks.lab.processes import free_port
 from tests.support.forked import ForkedProcess, command_process
@@ -72,7 +72,9 @@ def settings_for(tmp_path: Path, **wanted: object) -> Settings:
 
 @cache
 def _keys() -> dict[str, str]:
-    return {setting.outside_name: setting.key for setting in all_settings()} | {"stores": "stores"}
+    return {setting.outside_name: setting.key for setting in all_settings()} | {
+        each.key: each.key for each in NAMED_AREAS
+    }
 
 
 @asynccontextmanager

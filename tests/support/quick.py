@@ -27,8 +27,19 @@ def share_compiled_statements() -> None:
     """Let all engines of one dialect use what one of them has compiled: each test has a catalog of its own."""
 
     @wraps(Engine.__init__)
-    def set_up(engine: Engine, *arguments: Any, **options: Any) -> None:
-        original(engine, *arguments, **options)
+    def set_up(  # SQLAlchemy looks for the names of its options
+        engine: Engine,
+        pool: Any,
+        dialect: Any,
+        url: Any,
+        logging_name: Any = None,
+        echo: Any = None,
+        query_cache_size: int = 500,
+        execution_options: Any = None,
+        hide_parameters: bool = False,
+    ) -> None:
+        options = (logging_name, echo, query_cache_size, execution_options, hide_parameters)
+        original(engine, pool, dialect, url, *options)
         engine._compiled_cache = _STATEMENTS  # noqa: SLF001
 
     def is_same(dialect: DefaultDialect, other: object) -> bool:

@@ -40,10 +40,15 @@ def table_handlers(statuses: "Callable[[], Sequence[TableStatus]]", hurry: Calla
 
 
 def _committed(status: "TableStatus") -> LiveTable:
+    there = status.publication
     return LiveTable(
         topic=status.topic,
         complete_ms=status.complete_ms,
         errors=status.errors,
         reasons=[reason[:REASON_CHARACTERS_MAX] for reason in status.reasons],
         last_error=status.last_error[:REASON_CHARACTERS_MAX],
+        catalog="" if there is None else there.catalog,
+        published_version=0 if there is None else there.version,
+        lacking_since_ms=0 if there is None else there.lacking_since_ms,
+        publish_error="" if there is None else there.error[:REASON_CHARACTERS_MAX],
     )

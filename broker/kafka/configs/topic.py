@@ -76,6 +76,13 @@ def check_topic_configs(
             f"Invalid value {policy} for configuration storage.policy: "
             f"String must be one of: {', '.join(store_names(settings))}"
         )
+    catalog = checked.get("table.publish")
+    if catalog and catalog not in settings.table_catalogs:
+        known = f"String must be one of: {', '.join(settings.table_catalogs)}"
+        none = "the settings of this node have no table_catalogs"
+        raise invalid_config(
+            f"Invalid value {catalog} for configuration table.publish: {known if settings.table_catalogs else none}"
+        )
     together = {**(kept or {}), **checked}
     _check_together(together)
     check_table_configs(together, settings, internal=internal)

@@ -332,6 +332,12 @@ _TOPIC_DEFS = (
     ),
     *_table_part("key", "keys"),
     _def(
+        "table.publish",
+        _S,
+        "",
+        "Catalog that shows the table, too: the name of one of the node's `table_catalogs`. Empty: none.",
+    ),
+    _def(
         "table.retention",
         _S,
         "topic",

@@ -13,6 +13,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sasl_area import check_sasl
 from anabranch.broker.node.settings.ssl_area import check_internal_ssl, check_ssl
 from anabranch.broker.node.settings.storage_areas import BucketArea
+from anabranch.broker.node.settings.table_catalogs import check_table_catalog
 from anabranch.broker.node.settings.tables_area import check_tables
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
@@ -67,6 +68,8 @@ def check_together(settings: Settings) -> None:
     check_delegation_tokens(settings.delegation_token)
     check_admin(settings.admin)
     check_tables(settings.tables)
+    for name, catalog in settings.table_catalogs.items():
+        check_table_catalog(name, catalog)
     _check_endpoint("tables.s3_endpoint", settings.tables.s3_endpoint)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from anabranch.broker.node.settings.area import MIB, definitions
+from anabranch.broker.node.settings.area import MIB, Definition, definitions
 from anabranch.broker.node.settings.known import CONFIG_ENV, ENV_PREFIX
 from anabranch.broker.node.settings.memory import FULL_SIZES_BYTES, PLANNED_SHARE, PROCESS_BYTES, SHARES
 from anabranch.broker.node.settings.names import (
-    STORE_ENV_PREFIX,
-    STORE_FLAG,
     STORES,
+    TABLE_CATALOGS,
+    NamedArea,
     Setting,
     allowed_values,
     area_models,
@@ -55,7 +55,9 @@ def documentation() -> str:
             text = f"{definition.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
             lines.append(f"| `{setting.key}` | {default} | {text} |")
-    return "\n".join([*lines, *_memory_documentation(), *_stores_documentation()]) + "\n"
+    return (
+        "\n".join([*lines, *_memory_documentation(), *_stores_documentation(), *_table_catalogs_documentation()]) + "\n"
+    )
 
 
 def _stores_documentation() -> list[str]:
@@ -73,8 +75,8 @@ def _stores_documentation() -> list[str]:
         'bucket = "archive"',
         "```",
         "",
-        f"As flags: `{STORE_FLAG} cold.type=s3 {STORE_FLAG} cold.bucket=archive`. In the environment:",
-        f"`{STORE_ENV_PREFIX}COLD_TYPE=s3` (a hyphen of the name becomes an underscore).",
+        f"As flags: `{STORES.flag} cold.type=s3 {STORES.flag} cold.bucket=archive`. In the environment:",
+        f"`{STORES.env_prefix}COLD_TYPE=s3` (a hyphen of the name becomes an underscore).",
         "",
         "Create a topic in a store with `anabranch topic create NAME --config storage.policy=cold`, or send new data",
         "of an existing one there with `anabranch topic alter NAME --set storage.policy=cold`. `anabranch storage ls",
@@ -89,10 +91,38 @@ def _stores_documentation() -> list[str]:
     for name, definition in definitions(NamedStoreSettings).items():
         if definition.description == default_store.get(name) or name == "bucket":
             continue
-        setting = Setting(STORES, name, definition)
-        default = "required" if definition.is_required else describe_default(setting)
-        lines.append(f"| `{STORES}.NAME.{name}` | {default} | {definition.description}{allowed_values(setting)} |")
+        lines.append(_named_line(STORES, name, definition))
     return lines
+
+
+def _table_catalogs_documentation() -> list[str]:
+    return [
+        "",
+        "## table_catalogs",
+        "",
+        "Other catalogs of Iceberg, each with a name, as stores have, and the same on all nodes. A topic's table is",
+        "[published](tables.md#in-another-catalog) in the one that its config `table.publish` names.",
+        "",
+        "```toml",
+        "[table_catalogs.lake]",
+        'type = "rest"',
+        'uri = "https://catalog.example.com"',
+        'warehouse = "analytics"',
+        "```",
+        "",
+        f"As flags, but for secrets: `{TABLE_CATALOGS.flag} lake.type=rest`. In the environment:",
+        f"`{TABLE_CATALOGS.env_prefix}LAKE_TOKEN=...`.",
+        "",
+        "| TOML | default | |",
+        "|---|---|---|",
+        *(_named_line(TABLE_CATALOGS, name, each) for name, each in definitions(TABLE_CATALOGS.model).items()),
+    ]
+
+
+def _named_line(area: NamedArea, name: str, definition: Definition) -> str:
+    setting = Setting(area.key, name, definition)
+    default = "required" if definition.is_required else describe_default(setting)
+    return f"| `{area.key}.NAME.{name}` | {default} | {definition.description}{allowed_values(setting)} |"
 
 
 def _memory_documentation() -> list[str]:

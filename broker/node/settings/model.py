@@ -4,8 +4,9 @@ The models define every setting once. Flags and help (`broker.operator.cli.serve
 (`broker.node.settings.names`), validation (`broker.node.settings.sources`) and `docs/configuration.md`
 (`broker.node.settings.documentation`) are derived from them. A setting's name consists of area and field
 (`wal.capacity_bytes`, `--wal-capacity-bytes`, `ANABRANCH_WAL_CAPACITY_BYTES`); flags and environment leave out the
-areas `node` and `listener`. Additional object stores have names that the user chooses: each has a table
-`[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
+areas `node` and `listener`. Additional object stores and catalogs of tables have names that the user chooses: each has
+a table `[stores.NAME]` or `[table_catalogs.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD` or
+`ANABRANCH_TABLE_CATALOG_NAME_FIELD`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from anabranch.broker.node.settings.storage_areas import (
     StorageArea,
     WalArea,
 )
+from anabranch.broker.node.settings.table_catalogs import TableCatalogSettings
 from anabranch.broker.node.settings.tables_area import TablesSettings
 from anabranch.broker.node.settings.tracing_area import TracingSettings
 
@@ -186,6 +188,8 @@ class Settings(Area):
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = field(default_factory=dict)
     """Additional object stores, by name."""
+    table_catalogs: Mapping[str, TableCatalogSettings] = field(default_factory=dict)
+    """Other catalogs that tables may be published in, by name."""
 
     @property
     def wal_path(self) -> Path:

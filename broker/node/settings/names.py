@@ -8,12 +8,35 @@ from typing import Final, Literal, get_args, get_origin
 from anabranch.broker.node.settings.area import Area, Definition, definitions
 from anabranch.broker.node.settings.known import ENV_PREFIX
 from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.storage_areas import NamedStoreSettings
+from anabranch.broker.node.settings.table_catalogs import TableCatalogSettings
 
-STORE_ENV_PREFIX: Final = "ANABRANCH_STORE_"
-STORE_FLAG: Final = "--store"
-STORES: Final = "stores"
 _PLAIN_AREAS: Final = frozenset({"node", "listener"})
 """Areas whose name is left out of flags and environment variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedArea:
+    """An area of which there may be several, each with a name that the user chooses."""
+
+    key: str
+    """Its tables in the TOML file are `[key.NAME]`."""
+    noun: str
+    flag: str
+    env_prefix: str
+    model: type[Area]
+
+    @property
+    def flag_fields(self) -> tuple[str, ...]:
+        """Fields that a flag may set: no secrets."""
+        return tuple(name for name, definition in definitions(self.model).items() if not definition.is_secret)
+
+
+STORES: Final = NamedArea("stores", "store", "--store", "ANABRANCH_STORE_", NamedStoreSettings)
+TABLE_CATALOGS: Final = NamedArea(
+    "table_catalogs", "table catalog", "--table-catalog", "ANABRANCH_TABLE_CATALOG_", TableCatalogSettings
+)
+NAMED_AREAS: Final = (STORES, TABLE_CATALOGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +74,10 @@ class Setting:
 
 
 def area_models() -> Iterator[tuple[str, type[Area]]]:
-    """Yield the name and model of each area, in order, without the additional stores."""
+    """Yield the name and model of each area, in order, without those that have names of their own."""
+    named = {each.key for each in NAMED_AREAS}
     for name, definition in definitions(Settings).items():
-        if name == STORES:
+        if name in named:
             continue
         model = definition.kind
         assert isinstance(model, type), "an area is a model"

@@ -15,16 +15,14 @@ from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.known import CONFIG_ENV, ENV_PREFIX, PROFILE_ENV
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import (
-    STORE_ENV_PREFIX,
-    STORE_FLAG,
-    STORES,
+    NAMED_AREAS,
+    NamedArea,
     all_settings,
     area_models,
 )
-from anabranch.broker.node.settings.storage_areas import NamedStoreSettings
 from anabranch.native import VARIABLE as NATIVE_ENV
 
-_STORE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _TOOLS: Final = frozenset(
     ENV_PREFIX + name
     for name in (
@@ -50,7 +48,8 @@ def load(
 ) -> Settings:
     """Build the settings from all sources. Raises SettingsError.
 
-    `flags` maps keys such as `wal.capacity_bytes` to values, and `stores` to texts of the form `NAME.FIELD=VALUE`.
+    `flags` maps keys such as `wal.capacity_bytes` to values, and those of named areas, such as `stores`, to texts of
+    the form `NAME.FIELD=VALUE`.
     """
     environment = os.environ if environment is None else environment
     _check_environment(environment)
@@ -70,10 +69,13 @@ def load(
         if found is not None:
             origins[setting.area, setting.name] = (found[0], "[hidden]") if setting.is_secret else found
             values.setdefault(setting.area, {})[setting.name] = found[1]
-    tables = _store_tables(from_file.get(STORES, {}), environment, (flags or {}).get(STORES), config_file)
-    for store, fields in tables.items():
-        values.setdefault(STORES, {})[store] = {field: value for field, (_, value) in fields.items()}
-        origins.update({(STORES, store, field): found for field, found in fields.items()})
+    for area in NAMED_AREAS:
+        tables = _named_tables(area, from_file.get(area.key, {}), environment, (flags or {}).get(area.key), config_file)
+        for name, fields in tables.items():
+            values.setdefault(area.key, {})[name] = {field: value for field, (_, value) in fields.items()}
+            for field, (origin, value) in fields.items():
+                is_secret = field in definitions(area.model) and definitions(area.model)[field].is_secret
+                origins[area.key, name, field] = (origin, "[hidden]" if is_secret else value)
     try:
         settings = Settings.of(values)
     except InvalidSetting as error:
@@ -94,7 +96,7 @@ def unknown_environment(environment: Mapping[str, str]) -> list[str]:
         for name, value in environment.items()
         if name.startswith(ENV_PREFIX)
         and name not in known
-        and _store_variable(name) is None
+        and all(_named_variable(area, name) is None for area in NAMED_AREAS)
         and not _is_service_link(name, value)
     )
 
@@ -116,44 +118,48 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         raise SettingsError(f"environment variable {name}: no setting has this name{advice}")
 
 
-def _store_tables(
+def _named_tables(
+    area: NamedArea,
     from_file: Mapping[str, Mapping[str, object]],
     environment: Mapping[str, str],
     flags: object,
     config_file: Path | None,
 ) -> dict[str, dict[str, tuple[str, object]]]:
-    """Return source and value of each field of the additional stores, by store and field."""
+    """Return source and value of each field of the tables of a named area, by name and field."""
     tables: dict[str, dict[str, tuple[str, object]]] = {}
-    for store, table in from_file.items():
-        tables.setdefault(store, {}).update({field: (f"{config_file}", value) for field, value in table.items()})
+    for name, table in from_file.items():
+        tables.setdefault(name, {}).update({field: (f"{config_file}", value) for field, value in table.items()})
     for variable, text in environment.items():
-        place = _store_variable(variable)
+        place = _named_variable(area, variable)
         if place is not None:
             tables.setdefault(place[0], {})[place[1]] = (f"environment variable {variable}", text)
     given = flags if isinstance(flags, Iterable) else ()
     for text in map(str, given):
         place_text, equals, value = text.partition("=")
-        store, _, field = place_text.rpartition(".")
-        if not equals or field not in definitions(NamedStoreSettings):
-            known = ", ".join(definitions(NamedStoreSettings))
-            raise SettingsError(f"flag {STORE_FLAG}: expected NAME.FIELD=VALUE, FIELD one of {known}; found {text!r}")
-        tables.setdefault(store, {})[field] = (f"flag {STORE_FLAG}", value)
-    for store in tables:
-        if not _STORE_NAME.fullmatch(store):
+        name, _, field = place_text.rpartition(".")
+        if not equals or field not in area.flag_fields:
+            known = ", ".join(area.flag_fields)
+            shown = repr(place_text if equals else text)
+            raise SettingsError(f"flag {area.flag}: expected NAME.FIELD=VALUE, FIELD one of {known}; found {shown}")
+        tables.setdefault(name, {})[field] = (f"flag {area.flag}", value)
+    for name in tables:
+        if not _NAME.fullmatch(name):
             raise SettingsError(
-                f"store {store!r}: its name must begin with a letter and have at most 32 of a-z, 0-9 and hyphens"
+                f"{area.noun} {name!r}: its name must begin with a letter and have at most 32 of a-z, 0-9 and hyphens"
             )
     return tables
 
 
-def _store_variable(variable: str) -> tuple[str, str] | None:
-    """Return the store and field that an environment variable sets. Hyphens of the name are underscores there."""
-    for field in definitions(NamedStoreSettings):
+def _named_variable(area: NamedArea, variable: str) -> tuple[str, str] | None:
+    """Return the name and field that an environment variable sets. Hyphens of the name are underscores there."""
+    if not variable.startswith(area.env_prefix):
+        return None
+    # `..._OAUTH2_SERVER_URI` ends in `_URI`, too: the longest field is meant.
+    for field in sorted(definitions(area.model), key=len, reverse=True):
         suffix = f"_{field.upper()}"
-        if variable.startswith(STORE_ENV_PREFIX) and variable.endswith(suffix):
-            # `..._PATH_STYLE` does not end in `_PATH`, and no field's name ends in another's.
-            store = variable[len(STORE_ENV_PREFIX) : -len(suffix)].lower().replace("_", "-")
-            return (store, field) if store else None
+        if variable.endswith(suffix):
+            name = variable[len(area.env_prefix) : -len(suffix)].lower().replace("_", "-")
+            return (name, field) if name else None
     return None
 
 
@@ -168,10 +174,10 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
         raise SettingsError(f"settings file {path}: not valid TOML: {error}") from None
     except RecursionError:
         raise SettingsError(f"settings file {path}: values are nested too deeply") from None
-    areas = dict(area_models())
+    areas, named = dict(area_models()), {each.key: each for each in NAMED_AREAS}
     for area, table in content.items():
-        if area == STORES and isinstance(table, dict):
-            _check_store_tables(path, table)
+        if area in named and isinstance(table, dict):
+            _check_named_tables(path, named[area], table)
             continue
         if area in areas and not isinstance(table, dict):
             raise SettingsError(
@@ -180,7 +186,7 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
             )
         if area not in areas:
             raise SettingsError(
-                f"settings file {path}: unknown table [{_shown(area)}]; known are {', '.join([*areas, STORES])}"
+                f"settings file {path}: unknown table [{_shown(area)}]; known are {', '.join([*areas, *named])}"
             )
         for name in table:
             if name not in definitions(areas[area]):
@@ -191,16 +197,16 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
     return content
 
 
-def _check_store_tables(path: Path, tables: Mapping[str, object]) -> None:
-    known = ", ".join(definitions(NamedStoreSettings))
-    for store, table in tables.items():
+def _check_named_tables(path: Path, area: NamedArea, tables: Mapping[str, object]) -> None:
+    known = ", ".join(definitions(area.model))
+    for name, table in tables.items():
+        table_name = f"{area.key}.{_shown(name)}"
         if not isinstance(table, dict):
-            raise SettingsError(f"settings file {path}: expected a table [{STORES}.{_shown(store)}] with {known}")
-        for name in table:
-            if name not in definitions(NamedStoreSettings):
-                table_name = f"{STORES}.{_shown(store)}"
+            raise SettingsError(f"settings file {path}: expected a table [{table_name}] with {known}")
+        for field in table:
+            if field not in definitions(area.model):
                 raise SettingsError(
-                    f"settings file {path}: unknown setting {table_name}.{_shown(name)}; [{table_name}] has {known}"
+                    f"settings file {path}: unknown setting {table_name}.{_shown(field)}; [{table_name}] has {known}"
                 )
 
 

@@ -16,7 +16,8 @@ from anabranch.broker.node.logging.writer import LineWriter
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import (
-    STORE_FLAG,
+    STORES,
+    TABLE_CATALOGS,
     Setting,
     all_settings,
     allowed_values,
@@ -79,21 +80,27 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
 @_with_settings
 @click.option(
-    STORE_FLAG,
-    "stores",
+    STORES.flag,
+    STORES.key,
     metavar="NAME.FIELD=VALUE",
     multiple=True,
     help="Field of an additional object store (type, path, bucket, ...); repeatable.",
 )
-def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> None:
+@click.option(
+    TABLE_CATALOGS.flag,
+    TABLE_CATALOGS.key,
+    metavar="NAME.FIELD=VALUE",
+    multiple=True,
+    help="Field of another catalog that tables may be published in (type, uri, ...); repeatable.",
+)
+def serve(config: Path | None, stores: Sequence[str], table_catalogs: Sequence[str], **flags: str | None) -> None:
     """Run a node until SIGTERM or SIGINT. SIGUSR1 writes the stacks of all threads and tasks to standard error.
 
     Settings are taken from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
     try:
-        settings = load(
-            {**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config
-        )
+        named = {STORES.key: stores, TABLE_CATALOGS.key: table_catalogs}
+        settings = load({**{name.replace("__", "."): value for name, value in flags.items()}, **named}, None, config)
     except SettingsError as error:
         raise BadSetting(str(error)) from None
     levels = LogLevels()

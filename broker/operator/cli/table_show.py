@@ -76,6 +76,12 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
         ("lag", lag),
         ("metadata", plain(found["metadata_location"] or "-")),
     ]
+    if (there := found["publication"]) is not None:
+        version = "" if there["version"] is None else f", version {there['version']:,}"
+        behind = f", behind for {age_text(there['lag_ms'])}" if there["lag_ms"] else ""
+        facts.append(("published", plain(f"in {there['catalog']}{version}{behind}")))
+        if there["error"]:
+            facts.append(("", plain(there["error"])))
     if found["error_rows"]:
         facts.append(("errors", f"{count_text(found['error_rows'], 'row')} since the start of the node"))
     facts += [("", plain(reason)) for reason in found["reasons"]]

@@ -25,6 +25,14 @@ class LiveTable:
     """Some of the errors, each once."""
     last_error: str = wire.string("0+")
     """Reason why the last round failed; empty: it succeeded."""
+    catalog: str = wire.string("0+")
+    """Other catalog that shows it; empty: none."""
+    published_version: int = wire.int64("0+")
+    """Version that this shows; 0: unknown."""
+    lacking_since_ms: int = wire.int64("0+")
+    """Time since which it has lacked a version; 0: it lacks none."""
+    publish_error: str = wire.string("0+")
+    """Reason why the last publication failed; empty: it succeeded."""
 
 
 @message(versions="0", flexible=None)

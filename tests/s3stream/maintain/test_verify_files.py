@@ -201,6 +201,17 @@ async def test_verify_lists_the_files_of_tables_among_the_objects(files: Files) 
     ]
 
 
+async def test_metadata_of_another_catalog_beside_ours_is_no_finding(files: Files) -> None:
+    file, *_ = await files.append({0: [(0, 100)]})
+    folder = f"{file.file_key.rpartition('/data/')[0]}/metadata"
+    name = "00003-01234567-89ab-cdef-0123-456789abcdef"
+    for each in (f"{name}.metadata.json", f"{name}.gz.metadata.json", f"{name}.json"):
+        await files.store.put(f"{folder}/{each}", [b"{}"], writer_id="w")
+    report = await verify(catalog=files.table.node.catalog, stores={"main": files.store}, cluster=CLUSTER)
+    found = [each.where for each in report.findings if each.where.startswith(f"main:{TABLE_KEYS}")]
+    assert found == [f"main:{folder}/{name}.json"]
+
+
 @pytest.mark.parametrize("kind", TableFileKind)
 def test_a_key_is_parsed_into_its_parts(kind: TableFileKind) -> None:
     location = table_location("c", TABLE_ID)

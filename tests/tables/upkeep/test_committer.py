@@ -295,7 +295,7 @@ async def test_who_was_overtaken_leaves_the_table_alone_for_a_while_unless_a_com
     upkeep = node.upkeep.tables.upkeep
     assert upkeep is not None
     context = replace(upkeep.context, folder=tmp_path / "own", step=be_overtaken)
-    own = TableUpkeep(context, OneTopic(upkeep.topics, topic))
+    own = TableUpkeep(context, upkeep.others, OneTopic(upkeep.topics, topic))
     await own.look()
     assert (own.stats.conflicts, len(made)) == (1, 1)
     await own.look()

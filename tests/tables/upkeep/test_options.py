@@ -49,6 +49,15 @@ def test_every_config_counts() -> None:
     assert found.retention is TableRetention.KEEP
 
 
+def test_a_published_table_keeps_its_snapshots_for_readers_that_are_behind() -> None:
+    configs = {"table.enable": "true", "table.publish": "lake", "table.snapshot.retention.ms": "3599999"}
+    with pytest.raises(ValueError, match=r"^table\.snapshot\.retention\.ms=3599999: expected at least 3600000 with"):
+        parse(configs)
+    found = parse(configs | {"table.snapshot.retention.ms": "3600000"})
+    assert found is not None
+    assert found.publish == "lake"
+
+
 @pytest.mark.parametrize(
     ("part", "registry"),
     [

@@ -127,6 +127,19 @@ class TablePartition(Model):
     lag: int | None
 
 
+class TablePublication(Model):
+    """An entry of a table in another catalog."""
+
+    catalog: str
+    """Its name in the settings of the nodes."""
+    version: int | None
+    """Version of the table that it shows; null if the committer does not know it."""
+    lag_ms: int
+    """Time for which it has lacked a version; 0 if it lacks none."""
+    error: str | None
+    """Reason why the last attempt failed."""
+
+
 class TableDescription(TableRow):
     """A table."""
 
@@ -134,6 +147,8 @@ class TableDescription(TableRow):
     """URI of its files; null if the node that is asked does not have their store."""
     metadata_location: str | None
     """URI of its metadata.json, for engines."""
+    publication: TablePublication | None
+    """Null if its topic has no `table.publish`, or its committer has not answered."""
     columns: list[Column]
     partitions: list[TablePartition]
     reasons: list[str]
@@ -417,6 +432,7 @@ class TableEndpoints:
             **row,
             location=None if info is None else location_of(self._node.stores, info, info.location),
             metadata_location=None if info is None or key is None else location_of(self._node.stores, info, key),
+            publication=None if known is None or not known.catalog else self._publication(known),
             columns=[
                 Column(id=each["id"], name=each["name"], type=type_text(each["type"]), required=each["required"])
                 for each in (() if metadata is None else current_fields(metadata))
@@ -424,6 +440,15 @@ class TableEndpoints:
             partitions=_partitions(named.topic, state, ends),
             reasons=list(known.reasons) if known is not None and may_read_records(self._serving, call) else [],
             unreachable=sorted(ends.unreachable | live.unreachable),
+        )
+
+    def _publication(self, known: LiveTable) -> TablePublication:
+        since_ms = known.lacking_since_ms
+        return TablePublication(
+            catalog=known.catalog,
+            version=known.published_version or None,
+            lag_ms=max(0, self._serving.now_ms() - since_ms) if since_ms else 0,
+            error=known.publish_error or None,
         )
 
     async def _snapshots(self, call: Call) -> SnapshotList:

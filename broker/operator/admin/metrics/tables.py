@@ -15,6 +15,14 @@ LAG_SECONDS = gauge(
     "table",
 )
 FAILING = gauge("anabranch_table_failing", "1 while a table waits because its last round has failed.", "table")
+PUBLISH_LAG = gauge(
+    "anabranch_table_publish_lag_seconds",
+    "Time for which the catalog that a table is published in has lacked a version.",
+    "table",
+)
+PUBLISH_FAILING = gauge(
+    "anabranch_table_publish_failing", "1 while the last attempt to publish a table has failed.", "table"
+)
 ROWS = gauge("anabranch_table_rows", "Rows of a table.", "table")
 FILES = gauge("anabranch_table_files", "Data files of a table.", "table")
 BYTES = gauge("anabranch_table_bytes", "Bytes of a table's data files.", "table")
@@ -36,6 +44,8 @@ UPKEEP: Mapping[str, Definition] = {
     "joined_files": _work("joined_files", "Data files joined to larger ones."),
     "remade_files": _work("remade_files", "Data files made anew after log compaction."),
     "cut_files": _work("cut_files", "Data files cut, since the topic has lost their first records."),
+    "published": _work("published", "Versions of tables that other catalogs were given."),
+    "failed_publications": _work("publications_failed", "Attempts at this that failed, to be repeated."),
     "dropped_files": _work("dropped_files", "Data files dropped, since the topic has lost their records."),
 }
 CPU = counter("anabranch_tables_worker_cpu_seconds_total", "CPU time of the process that makes columns.")
@@ -53,6 +63,9 @@ def collect(node: Node) -> Iterator[Metric]:
     waited = [(each.name, each.lag_ms(now_ms)) for each in statuses]
     yield from LAG_SECONDS.pieces(((name,), waited_ms / 1000) for name, waited_ms in waited if waited_ms >= 0)
     yield from FAILING.pieces(((each.name,), bool(each.last_error)) for each in statuses)
+    published = [(each.name, each.publication) for each in statuses if each.publication is not None]
+    yield from PUBLISH_LAG.pieces(((name,), there.lag_ms(now_ms) / 1000) for name, there in published)
+    yield from PUBLISH_FAILING.pieces(((name,), bool(there.error)) for name, there in published)
     yield from ROWS.pieces(((each.name,), each.rows) for each in statuses)
     yield from FILES.pieces(((each.name,), each.files) for each in statuses)
     yield from BYTES.pieces(((each.name,), each.bytes) for each in statuses)

@@ -13,6 +13,7 @@ from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.schema_registry_area import SchemaRegistrySettings
+from anabranch.broker.node.settings.table_catalogs import TableCatalogSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.alter_configs import AlterableConfig as ReplacedConfig
 from anabranch.protocol.messages.alter_configs import AlterConfigsRequest
@@ -97,6 +98,18 @@ def test_what_can_be_a_table_is_accepted(configs: Mapping[str, str]) -> None:
 )
 def test_what_cannot_be_a_table_is_refused(configs: Mapping[str, str], reason: str) -> None:
     assert reason in refusal(configs)
+
+
+def test_a_catalog_that_the_node_does_not_know_is_refused() -> None:
+    lake = TableCatalogSettings(type="jdbc", uri="sqlite:///lake.db")
+    settings = Settings(table_catalogs={"lake": lake, "pond": lake})
+    configs = {"table.enable": "true", "table.publish": "lake"}
+    assert check_topic_configs(configs, settings, internal=False) == configs
+    reason = "Invalid value sea for configuration table.publish: "
+    assert refusal({"table.publish": "sea"}, settings) == f"{reason}String must be one of: lake, pond"
+    assert refusal({"table.publish": "sea"}) == f"{reason}the settings of this node have no table_catalogs"
+    soon = {**configs, "table.snapshot.retention.ms": "60000"}
+    assert refusal(soon, settings).startswith("table.snapshot.retention.ms=60000: expected at least 3600000 with")
 
 
 def test_a_schema_that_no_answer_could_hold_is_refused() -> None:
