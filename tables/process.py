@@ -5,7 +5,8 @@ request is made again: a share's file depends on the share alone. A request over
 given up, but for shares: one hostile value must not stop a table. The process says which records it is about to decode.
 If it ends over some of them, or has too little memory, they are decoded one by one, which finds the value, and that one
 is left as it is, with an error. `VALUES_MAX` and `FALLBACKS_MAX` bound how often that is done: then a whole group, and
-at last the whole share, has bytes and an error in each row.
+at last the whole share, has bytes and an error in each row. The tables of a node take turns: it lets some of these
+attempts be made at a time, and later calls go on with what the earlier ones have found.
 """
 
 import json
@@ -30,6 +31,8 @@ ATTEMPTS: Final = 3
 """Processes that may end over a request."""
 FALLBACKS_MAX: Final = 24
 """Attempts at one share, after the first ones, until none of its values is decoded. Each takes a new process."""
+FALLBACKS_AT_ONCE: Final = 4
+"""Those of them that a table makes in one turn; one that takes `TIMEOUT_S` is the last one of its turn."""
 VALUES_MAX: Final = 4
 """Values of a group that are found one by one until none of the group is decoded."""
 _NOUNS: Final = {
@@ -49,7 +52,10 @@ class ColumnsError(Exception):
     """A request was not carried out. The text is the one line to show."""
 
     def __init__(self, kind: str, text: str) -> None:
-        """`kind` is one of `worker.KINDS`, `ended` if processes ended over it, or `stopped`."""
+        """`kind` is one of `worker.KINDS`, `ended` if processes ended over it, `slow`, or `stopped`.
+
+        `slow`: the same request goes on with what was found so far.
+        """
         super().__init__(text)
         self.kind = kind
 
@@ -65,12 +71,22 @@ class ColumnProcess:
         self._child = child.Child(command, {**os.environ, **_ENVIRONMENT})
         self._at: Sequence[int] | None = None
         """Offsets that the process decodes for a share."""
+        self._is_late = False
+        """True if the last process took too long."""
+        self._tried: dict[tuple[str, int], tuple[Share, int]] = {}
+        """Shares that are to be made again, and how many attempts after the first ones were made, by partition."""
         self.cpu_s = 0.0
         """CPU time of all answers."""
 
-    def make(self, share: Share) -> ShareReport:
-        """Write the file of a share. Raises ColumnsError."""
-        fallbacks = 0
+    def make(self, share: Share, *, fallbacks_max: int = FALLBACKS_MAX + 1) -> ShareReport:
+        """Write the file of a share. Raises ColumnsError.
+
+        After `fallbacks_max` more attempts than the first ones, or one that takes too long if there may not be all of
+        them, the error is `slow`.
+        """
+        place = share.range.topic, share.range.partition
+        share, fallbacks = _continued(share, self._tried.pop(place, None))
+        end = fallbacks + fallbacks_max
         while True:
             try:
                 return ShareReport(**self._ask({"share": share.to_json()}, 1 if fallbacks else ATTEMPTS)["report"])
@@ -79,6 +95,14 @@ class ColumnProcess:
                     raise
                 fallbacks += 1
                 share = _more_careful(share, self._at, is_last=fallbacks > FALLBACKS_MAX)
+                if fallbacks_max <= FALLBACKS_MAX and (self._is_late or fallbacks >= end):
+                    self._tried[place] = share, fallbacks
+                    start, stop = self._at
+                    raise ColumnsError(
+                        "slow",
+                        f"some of the offsets [{start}, {stop}) of partition {share.range.partition} take too long or "
+                        "too much memory to be decoded: they are found in the next rounds, and become errors",
+                    ) from None
 
     def join(self, join: Join) -> ShareReport:
         """Write the file of a join. Raises ColumnsError."""
@@ -129,6 +153,7 @@ class ColumnProcess:
     def _answer(self, body: bytes, what: str, attempts: int) -> dict[str, Any]:
         ended = 0
         reason = ""
+        self._is_late = False
         while ended < attempts:
             try:
                 return self._exchange(body, what)
@@ -138,7 +163,8 @@ class ColumnProcess:
                     break
                 line = self._child.last_line()
                 reason = f"{error}, with status {status}{line and f': {line}'}"
-                ended = attempts if isinstance(error, TimeoutError) and self._at else ended + 1
+                self._is_late = isinstance(error, TimeoutError)
+                ended = attempts if self._is_late and self._at else ended + 1
         if self._child.is_closed:
             raise ColumnsError("stopped", "the node is stopping")
         raise ColumnsError("ended", f"{ATTEMPTS} processes ended over this {what}: the last one because {reason}")
@@ -155,6 +181,17 @@ class ColumnProcess:
             if "at" not in found:
                 return found
             self._at = found["at"]
+
+
+def _continued(share: Share, tried: tuple[Share, int] | None) -> tuple[Share, int]:
+    """Return a share with what was found of it before, and the number of attempts after the first ones."""
+    if tried is None:
+        return share, 0
+    before, fallbacks = tried
+    is_same = before.range.start_offset == share.range.start_offset and before.schema == share.schema
+    if not is_same or before.value != share.value or before.key != share.key:
+        return share, 0
+    return replace(share, careful=before.careful, raw=before.raw), fallbacks
 
 
 def _more_careful(share: Share, at: Sequence[int], *, is_last: bool) -> Share:

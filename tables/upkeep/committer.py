@@ -11,6 +11,7 @@ A round reads the table and the topic's streams in the catalog, and makes what i
 A round that fails leaves the table as it was, and the next one begins with what the catalog has then.
 """
 
+import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from anabranch.s3stream.catalog.table_values import OffsetBounds, TableFile, TableRetention
 from anabranch.s3stream.errors import TableChanged
 from anabranch.s3stream.model import StreamInfo, StreamRange
-from anabranch.tables.process import ColumnProcess
+from anabranch.tables.process import FALLBACKS_AT_ONCE, ColumnProcess, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Finding
 from anabranch.tables.snapshots import Join
@@ -46,6 +47,8 @@ from anabranch.tables.upkeep.view import TableView
 
 REASONS_MAX: Final = 10
 RANGES_PAGE: Final = 1_000
+TURN_S: Final = 30.0
+"""Time after which a commit of rows gets no more of them: other tables of the node have their turn."""
 EXPIRY_PAUSE_MS: Final = 10 * 60_000
 """Time after the last commit of a table at rest, after which old snapshots expire by a commit of their own."""
 
@@ -70,7 +73,9 @@ class TableCommitter:
         self._folder = context.folder / topic.topic_id.hex()
         self._rows = self._folder / "rows"
         self._table = OpenTable(context, topic, stats, self._folder / "metadata")
-        self._maker = DataFileMaker(source, context.columns, self._rows, step=context.step)
+        self._maker = DataFileMaker(
+            source, context.columns, self._rows, step=context.step, fallbacks_max=FALLBACKS_AT_ONCE
+        )
         self._next_idx = 0
         """Partition that the next commit of rows begins with."""
 
@@ -95,9 +100,12 @@ class TableCommitter:
             self.stats.conflicts += 1
             self._table.lose()
             return Left(rows=append, files=True, is_overtaken=True)
-        except BaseException:
+        except BaseException as error:
             self._table.lose()  # an outcome may be unknown
-            raise
+            if not isinstance(error, ColumnsError) or error.kind != "slow":
+                raise
+            self.status.last_error = str(error)
+            return Left(rows=append, files=True)
         else:
             self.status.last_error = self._table.delayed
             return left
@@ -189,20 +197,28 @@ class TableCommitter:
         schema = view.schemas[-1]
         finding = await self._table.find(schema)
         draft = Draft(schema=finding.schema if finding.schema != schema else "")
-        left, size = False, 0
+        left, size, loop = False, 0, asyncio.get_running_loop()
+        until_s = loop.time() + TURN_S
         shown = {idx: set(ids) for idx, ids in self._table.cleaned.items()}
         try:
             for each in behind:
                 at = each.missing.start_offset
                 while at < each.missing.end_offset:
-                    if size >= COMMIT_BYTES_MAX or len(draft.sent) + len(draft.waiting) >= FILES_MAX:
+                    files = len(draft.sent) + len(draft.waiting)
+                    if size >= COMMIT_BYTES_MAX or files >= FILES_MAX or (files and loop.time() >= until_s):
                         left = True
                         break
+                    self._next_idx = each.idx + 1
                     wanted = self._wanted(each.idx, OffsetBounds(at, each.missing.end_offset), finding, transactions)
-                    made, copied = await self._maker.make(wanted, bytes_max=SHARE_BYTES_MAX)
+                    try:
+                        made, copied = await self._maker.make(wanted, bytes_max=SHARE_BYTES_MAX)
+                    except ColumnsError as error:
+                        if error.kind != "slow" or not files:
+                            raise
+                        until_s = loop.time()  # what there is is committed, and the next round begins elsewhere
+                        continue
                     await self._table.commits.add(view, draft, made)
                     at, size = made.bounds.end_offset, size + copied.size_bytes
-                    self._next_idx = each.idx + 1
                     # All that the table will have of such a range is made of it, not of what was there before.
                     here = shown.setdefault(each.idx, set())
                     here |= {

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from anabranch.s3stream.catalog.table_values import OffsetBounds
-from anabranch.tables.process import ColumnsError
+from anabranch.tables.process import FALLBACKS_MAX, ColumnsError
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Finding, Share, ShareReport
 from anabranch.tables.transactions import SnapshotTransactions
@@ -56,11 +56,14 @@ class DataFileMaker:
         folder: Path,
         *,
         step: Callable[[str], Awaitable[None]] = no_step,
+        fallbacks_max: int = FALLBACKS_MAX + 1,
     ) -> None:
+        """`fallbacks_max` is that of `ColumnProcess.make`."""
         self._source = source
         self._columns = columns
         self._folder = folder
         self._step = step
+        self._fallbacks_max = fallbacks_max
 
     async def make(self, wanted: WantedRows, *, bytes_max: int) -> tuple[MadeFile, CopiedBlocks]:
         """Make a data file of the first rows that are wanted, of about so many bytes of blocks; returns both.
@@ -93,7 +96,7 @@ class DataFileMaker:
             wanted.finding.key,
             str(target),
         )
-        report = await self._columns.ask(lambda process: process.make(share))
+        report = await self._columns.ask(lambda process: process.make(share, fallbacks_max=self._fallbacks_max))
         blocks.unlink()
         await self._step("rows made")
         return MadeFile(target, wanted.idx, bounds, report)

@@ -14,6 +14,7 @@ class SimColumns(ColumnProcess):
     def __init__(self, *, memory_bytes_max: int) -> None:
         self._worker = Worker(lambda _progress: None)
         self._at = None
+        self._tried = {}
         self.cpu_s = 0.0
 
     @property

@@ -169,6 +169,17 @@ def test_a_group_of_many_values_over_which_processes_end_is_left_as_it_is(
     assert [row["n"] for row in read_rows(share)] == [None] * 5 + [1] * 2
 
 
+def test_attempts_at_a_share_are_made_some_at_a_time(tmp_path: Path, fragile: ColumnProcess) -> None:
+    batch = bytes(build_batch([Record(None, each, 5) for each in (b'{"n": 1}', b'{"n": 5, "s": "fatal"}')]))
+    share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    for _ in range(2):  # the group, and its value
+        with pytest.raises(ColumnsError, match=r"some of the offsets \[\d+, 2\) of partition 3 take too long") as error:
+            fragile.make(share, fallbacks_max=1)
+        assert error.value.kind == "slow"
+    assert fragile.make(share, fallbacks_max=1).errors == 1
+    assert [row["n"] for row in read_rows(share)] == [1, None]
+
+
 def test_at_last_nothing_of_a_share_is_decoded(
     tmp_path: Path, fragile: ColumnProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from anabranch import child
 from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import TableCommit, TableFile, TableFileKind
@@ -257,15 +258,16 @@ async def test_of_two_committers_one_is_told_to_read_again(node: Node, topic: st
     assert slow.status.version == 3
 
 
-class OneTopic:
-    """The topics of a node's upkeep, but for one only."""
+class SomeTopics:
+    """Some topics of a node's upkeep, in their order."""
 
-    def __init__(self, topics: TableTopics, name: str) -> None:
+    def __init__(self, topics: TableTopics, *names: str) -> None:
         self._topics = topics
-        self._name = name
+        self._names = names
 
     def committed(self) -> Sequence[TableTopic]:
-        return [each for each in self._topics.committed() if each.name == self._name]
+        found = {each.name: each for each in self._topics.committed()}
+        return [found[name] for name in self._names]
 
     def followed(self) -> Sequence[TableTopic]:
         return []
@@ -295,7 +297,7 @@ async def test_who_was_overtaken_leaves_the_table_alone_for_a_while_unless_a_com
     upkeep = node.upkeep.tables.upkeep
     assert upkeep is not None
     context = replace(upkeep.context, folder=tmp_path / "own", step=be_overtaken)
-    own = TableUpkeep(context, upkeep.others, OneTopic(upkeep.topics, topic))
+    own = TableUpkeep(context, upkeep.others, SomeTopics(upkeep.topics, topic))
     await own.look()
     assert (own.stats.conflicts, len(made)) == (1, 1)
     await own.look()
@@ -305,6 +307,76 @@ async def test_who_was_overtaken_leaves_the_table_alone_for_a_while_unless_a_com
     assert (own.stats.conflicts, len(made)) == (1, 2)
     await finish(other)
     assert await rows(other) == await consumed(node, topic)
+
+
+async def test_a_table_with_values_that_take_too_long_lets_others_have_their_turns(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rounds find the value one attempt at a time. Its own other partition has its turn, too."""
+    schema = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
+    slow, other = f"{topic}-slow", f"{topic}-other"
+    await created_slowly(node, slow, 2, {"table.value": "json", "table.value.schema": schema})
+    await created_slowly(node, other)
+    await sent(node, slow, [Event(at % 2, b'{"n": %d}' % at) for at in range(10)])
+    await sent(node, other, values(0, 10))
+    send, receive = child.send, child.receive
+    seen: list[str] = []
+    last_frames: list[dict[str, Any]] | None = None
+
+    def take_long(process: Any, body: bytes, **settings: Any) -> None:
+        """Decode the offset 3 of the partition 0 for ever."""
+        nonlocal last_frames
+        last_frames = None
+        if settings["what"] == "share":
+            share = Share.from_json(json.loads(body)["share"])
+            seen.append(f"{share.range.topic.rsplit('-')[-1]} {share.range.partition}")
+            if share.range[:2] == (slow, 0) and not any(start <= 3 < end for start, end in share.raw):
+                last_frames = [{"at": [3, 4] if share.careful else [0, 5]}]
+                return
+        send(process, body, **settings)
+
+    def be_late(process: Any, **settings: Any) -> Any:
+        if last_frames is None:
+            return receive(process, **settings)
+        if last_frames:
+            return json.dumps(last_frames.pop())
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(child, "send", take_long)
+    monkeypatch.setattr(child, "receive", be_late)
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    context = replace(upkeep.context, folder=tmp_path / "own")
+    own = TableUpkeep(context, upkeep.others, SomeTopics(upkeep.topics, slow, other))
+    await own.look()
+    assert seen == ["slow 0", "other 0"]
+    assert re.search(r"offsets \[0, 5\) of partition 0 take too long", own.statuses()[1].last_error)
+    await own.look()
+    assert seen[2:] == ["slow 1", "slow 0"]
+    await own.look()
+    assert seen[4:] == ["slow 0"]
+    statuses = own.statuses()
+    assert [(each.topic, each.lag, each.errors, each.rows) for each in statuses] == [
+        (other, 0, 0, 10),
+        (slow, 0, 1, 10),
+    ]
+    found = await asyncio.to_thread(read_table, statuses[1].metadata_location)
+    assert found["n"].to_pylist() == [0, 2, 4, None, 8, 1, 3, 5, 7, 9]
+
+
+async def test_a_turn_of_a_table_ends_after_a_while(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic)
+    for at in range(3):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+    monkeypatch.setattr(committer_module, "SHARE_BYTES_MAX", 1)
+    monkeypatch.setattr(committer_module, "TURN_S", 0)
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(3):
+        left = await committer.run()
+        assert (left.rows, committer.status.rows) == (at < 2, at * 10 + 10)
+    assert await rows(committer) == await consumed(node, topic)
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
@@ -649,10 +721,10 @@ async def test_rows_that_take_too_much_memory_are_made_in_smaller_files(
         await sent(node, topic, values(at * 10, at * 10 + 10))
     make = ColumnProcess.make
 
-    def refuse(self: ColumnProcess, share: Share) -> ShareReport:
+    def refuse(self: ColumnProcess, share: Share, **settings: int) -> ShareReport:
         if len(share.blocks) > 1:
             raise ColumnsError("memory", "too large")
-        return make(self, share)
+        return make(self, share, **settings)
 
     monkeypatch.setattr(ColumnProcess, "make", refuse)
     committer = own_committer(node, topic, tmp_path / "own")
