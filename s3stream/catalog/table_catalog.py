@@ -44,7 +44,8 @@ class TableCatalog:
     async def create(self, wanted: NewTable, *, now_ms: int) -> TableInfo:
         """Create a table without snapshot and metadata.
 
-        Raises NotFound without its topic; AlreadyExists if the topic has another table, or another table the name.
+        Raises NotFound without its topic, or if that has other configs than named; AlreadyExists if the topic has
+        another table, or another table the name.
         """
         return await self._change_as_node(lambda c: table_rows.create_table(c, wanted, now_ms))
 

@@ -88,8 +88,14 @@ def create_table(connection: Connection, wanted: NewTable, now_ms: int) -> Table
     found = connection.execute(select(*TABLE_COLUMNS).where(known)).first()
     if found is not None:
         return _to_table(found)
-    if connection.execute(select(topics.c.name).where(topics.c.topic_id == wanted.topic_id)).first() is None:
+    of_topic = select(topics.c.name, topics.c.configs).where(topics.c.topic_id == wanted.topic_id)
+    topic = connection.execute(of_topic).first()
+    if topic is None:
         raise NotFound(f"topic id {wanted.topic_id.hex()} does not exist: it gets no table")
+    configs = json.loads(topic.configs)
+    for name, value in wanted.topic_configs.items():
+        if configs.get(name) != value:
+            raise NotFound(f"{name} of topic {topic.name} is no longer {value}: no table is made")
     taken = (tables.c.topic_id == wanted.topic_id) | (tables.c.name == wanted.name)
     other = connection.execute(select(tables.c.name, tables.c.topic_id).where(taken)).first()
     if other is not None:

@@ -64,6 +64,8 @@ class NewTable:
     """Its first schema, with the ids of the fields, as its writers encode it."""
     retention: TableRetention = TableRetention.TOPIC
     options: Mapping[str, str] = field(default_factory=dict)
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    """Configs that the topic must have then: they may have changed since the writer has read them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import structlog
 
 from anabranch.protocol.ids import uuid_text
 from anabranch.s3stream.catalog.table_values import NewTable, TableInfo, table_location
-from anabranch.s3stream.errors import NotFound
 from anabranch.tables.process import ColumnsError
 from anabranch.tables.requests import Finding, Question
 from anabranch.tables.snapshots import CLEANED, OFFSETS, TOPIC_ID
@@ -74,9 +73,6 @@ class OpenTable:
 
     async def _create(self, schema: str) -> TableInfo:
         topic, table_id = self.topic, self._context.new_uuid()
-        configs = await self._context.catalog.list_topic_configs()
-        if configs.get(topic.topic_id, {}).get(ENABLE) != "true":  # it was dropped, and this node does not know yet
-            raise NotFound(f"{ENABLE} of topic {topic.name} is no longer true: no table is made")
         wanted = NewTable(
             table_id,
             topic.topic_id,
@@ -85,6 +81,7 @@ class OpenTable:
             table_location(self._context.cluster, table_id),
             schema,
             topic.options.retention,
+            topic_configs={ENABLE: "true"},  # it may have been dropped, and this node does not know yet
         )
         info = await self._tables.create(wanted, now_ms=self._context.now_ms())
         log.info("a table was created", table=topic.name, location=self.files.store(info.store).uri(info.location))

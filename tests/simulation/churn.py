@@ -1,8 +1,9 @@
 """Topics that come, grow and go under faults: a topic made again under its name has nothing of the old one."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.cluster.node import Node
@@ -13,7 +14,12 @@ from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -48,6 +54,8 @@ class Churn:
         self.topic_ids = self.client.topic_ids
         self.gone: set[bytes] = set()
         """Ids of topics that were deleted."""
+        self.configs: Mapping[str, str] = {}
+        """Those of the next topic."""
 
     async def run(self) -> None:
         while not self.world.faults_over.is_set():
@@ -127,13 +135,14 @@ class Churn:
             await self.client.pause()
 
     async def _create(self, count: int, *, at_home: bool) -> None:
-        wanted = CreatableTopic(name=self.name, num_partitions=count, replication_factor=1)
+        configs = [CreatableTopicConfig(name=name, value=value) for name, value in self.configs.items()]
+        wanted = CreatableTopic(name=self.name, num_partitions=count, replication_factor=1, configs=configs)
         if at_home:
             leaders = [
                 CreatableReplicaAssignment(partition_index=index, broker_ids=[self.home.node_id])
                 for index in range(count)
             ]
-            wanted = CreatableTopic(name=self.name, num_partitions=-1, replication_factor=-1, assignments=leaders)
+            wanted = replace(wanted, num_partitions=-1, replication_factor=-1, assignments=leaders)
         tried = False
         while True:
             try:

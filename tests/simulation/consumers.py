@@ -261,23 +261,27 @@ class Deleter:
         random: Random = self.client.random
         while not self.world.faults_over.is_set():
             await asyncio.sleep(random.expovariate(0.1))
-            known = self.history.partitions[self.where]
-            acked = max(known.acked, default=0)
-            target = random.randint(known.start, max(known.start, acked - 50))
-            if target <= known.start:
-                continue
-            known.asked_start = max(known.asked_start, target)
-            request = DeleteRecordsRequest(
-                topics=[
-                    DeleteRecordsTopic(
-                        name=self.where[0],
-                        partitions=[DeleteRecordsPartition(partition_index=self.where[1], offset=target)],
-                    )
-                ],
-                timeout_ms=5_000,
-            )
-            with suppress(Lost):
-                answer = await self.client.call(request, 2)
-                found = answer.topics[0].partitions[0]
-                if not found.error_code:
-                    self.history.log_start(self.where, found.low_watermark)
+            await self.delete(kept=50)
+
+    async def delete(self, *, kept: int) -> None:
+        """Delete some records, none of the last `kept` offsets."""
+        known = self.history.partitions[self.where]
+        acked = max(known.acked, default=0)
+        target = self.client.random.randint(known.start, max(known.start, acked - kept))
+        if target <= known.start:
+            return
+        known.asked_start = max(known.asked_start, target)
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name=self.where[0],
+                    partitions=[DeleteRecordsPartition(partition_index=self.where[1], offset=target)],
+                )
+            ],
+            timeout_ms=5_000,
+        )
+        with suppress(Lost):
+            answer = await self.client.call(request, 2)
+            found = answer.topics[0].partitions[0]
+            if not found.error_code:
+                self.history.log_start(self.where, found.low_watermark)

@@ -107,6 +107,15 @@ async def table_answers(world: World, random: Random) -> None:
     world.catalog_faults.table_unknown = 0.0
 
 
+async def registry_away(world: World, random: Random) -> None:
+    """Take the schema registry away."""
+    world.registry.is_away = True
+    world.note("registry away")
+    await asyncio.sleep(random.choice((2.0, 10.0, 60.0)) * random.random())
+    world.registry.is_away = False
+    world.note("registry back")
+
+
 async def catalog_away(world: World, random: Random) -> None:
     """Take the catalog away."""
     world.catalog_faults.away = True
@@ -344,7 +353,10 @@ FAULTS: Mapping[str, tuple[Fault, float]] = {
 """All kinds, with the mean time between two of a kind in seconds, in a run of `FAULTS_PER_S` or longer."""
 NEWER_FAULTS: Mapping[str, tuple[Fault, float]] = {"log_stuck": (log_stuck, 40.0)}
 """Kinds that a seed chooses after everything else, so that seeds stay what they were."""
-TABLE_FAULTS: Mapping[str, tuple[Fault, float]] = {"table_answers": (table_answers, 25.0)}
+TABLE_FAULTS: Mapping[str, tuple[Fault, float]] = {
+    "table_answers": (table_answers, 25.0),
+    "registry_away": (registry_away, 40.0),
+}
 """Kinds that choices of their own decide about, for the same reason."""
 CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0), "move": (move, 3.0), "drain": (drain, 30.0)}
 """Kinds that need several nodes."""

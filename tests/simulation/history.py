@@ -12,6 +12,11 @@ from anabranch.protocol.records import decode_records
 TopicPartition: TypeAlias = tuple[str, int]
 
 
+def raw_identity(value: bytes) -> str:
+    """Return the value that a record has before its padding."""
+    return value.partition(b"|")[0].decode()
+
+
 class Violation(AssertionError):
     """A promise was broken."""
 
@@ -56,8 +61,17 @@ class PartitionHistory:
 class History:
     """Everything that clients know."""
 
-    def __init__(self, note: Callable[..., None], now_ms: Callable[[], int], *, first_offset: int = 0) -> None:
-        """`first_offset` is the first one of each partition."""
+    def __init__(
+        self,
+        note: Callable[..., None],
+        now_ms: Callable[[], int],
+        *,
+        first_offset: int = 0,
+        identify: Callable[[bytes], str] = raw_identity,
+    ) -> None:
+        """`first_offset` is the first one of each partition; `identify` returns a value, given what a record has."""
+        self.first_offset = first_offset
+        self.identify = identify
         self._note = note
         self._now_ms = now_ms
         self.partitions: dict[TopicPartition, PartitionHistory] = defaultdict(
@@ -84,7 +98,7 @@ class History:
         found = self._values.get(key)
         if found is None:
             found = self._values[key] = [
-                (record.offset, (record.value or b"").partition(b"|")[0].decode()) for record in decode_records(batch)
+                (record.offset, self.identify(bytes(record.value or b""))) for record in decode_records(batch)
             ]
         return found
 
@@ -128,7 +142,7 @@ class History:
 
     def of_clone(self, topic: str, clone: str) -> "History":
         """Return the history of a clone of a topic that nothing was written to since."""
-        history = History(self._note, self._now_ms)
+        history = History(self._note, self._now_ms, first_offset=self.first_offset, identify=self.identify)
         history.sent = {value: (clone, where[1]) for value, where in self.sent.items() if where[0] == topic}
         history.partitions.update(
             ((clone, where[1]), replace(known, values=dict(known.values)))

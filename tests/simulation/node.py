@@ -16,6 +16,7 @@ from anabranch.broker.node.settings.sources import load
 from anabranch.wal.requests import Device
 from anabranch.wal.settings import WalSettings
 from tests.simulation.catalog import faulty_catalog
+from tests.simulation.columns import REGISTRY_URL
 from tests.simulation.disk import SimLogFiles
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import INTERNAL_PORT, NODE_PORT, Port
@@ -70,6 +71,7 @@ SETTINGS: Mapping[str, object] = {
     "node.memory_bytes": 512 << 20,
     "node.drain_timeout_ms": 2_000,
     "admin.enabled": False,
+    "tables.registry": REGISTRY_URL,
     "schema_registry.enabled": False,
 }
 

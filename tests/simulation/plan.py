@@ -22,6 +22,7 @@ COUNTS = (
     "idempotent",
     "restless",
     "tables",
+    "table_topics",
 )
 """Fields of a plan that count actors."""
 
@@ -65,7 +66,9 @@ class Plan:
     rival: bool
     """Another cluster of the same name begins in the store at the same moment."""
     tables: int = 1
-    """0: no topic has a table."""
+    """0: no topic of the other actors has a table."""
+    table_topics: int = 0
+    """Topics that live as tables: made, grown, altered, deleted and made again."""
     table_interval_ms: int = 1_000
     """Longest time that a record waits for its snapshot."""
     snapshot_retention_ms: int = 10_000
@@ -115,6 +118,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         table_interval_ms=tables.choice((1_000, 1_000, 3_000)),
         snapshot_retention_ms=tables.choice((1_000, 10_000, 60_000)),
         faults=[*plan.faults, *(kind for kind in TABLE_FAULTS if tables.random() < 0.5)],
+        table_topics=tables.choice((0, 1, 1)),
     )
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
@@ -135,6 +139,7 @@ def with_going_back(plan: Plan) -> Plan:
         faults=faults,
         deleters=0,
         churns=0,
+        table_topics=0,
         keyed=0,
         expiring=0,
         settles=False,

@@ -80,7 +80,7 @@ class Producer:
         """Build a batch as a client does."""
         padding = b"." * self.random.choice((0, 10, 100, 2_000))
         now_ms = self.world.now_ms()
-        records = [Record(self._key(value), value.encode() + b"|" + padding, now_ms) for value in values]
+        records = [Record(self._key(value), self.encode(value, padding), now_ms) for value in values]
         codec = self.random.choice((Compression.NONE, Compression.NONE, Compression.GZIP))
         return bytes(
             build_batch(
@@ -92,6 +92,10 @@ class Producer:
                 attributes=TRANSACTIONAL_MASK if transactional else 0,
             )
         )
+
+    def encode(self, value: str, padding: bytes) -> bytes:
+        """Return what a record has of a value."""
+        return value.encode() + b"|" + padding
 
     def _key(self, value: str) -> bytes | None:
         if not self.keys:

@@ -29,6 +29,7 @@ from tests.simulation.producers import Producer
 from tests.simulation.restless import RestlessProducer
 from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
+from tests.simulation.table_topics import TableTopic
 from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import all_see_all, watch_liveness
@@ -127,12 +128,13 @@ class Scenario:
             # A clock that is wrong lets records expire at any time.
             self.history.expiring["expiring"] = 0 if "clock" in plan.faults else RETENTION_MS
         self.tables: Tables | None = None
-        if plan.tables:
+        if plan.tables or plan.table_topics:
             self.tables = Tables(
                 world,
                 self.history,
                 snapshot_retention_ms=plan.snapshot_retention_ms,
                 clocks_are_right="clock" not in plan.faults,
+                goes_back=plan.goes_back,
             )
         self.groups = [GroupHistory("classic"), GroupHistory("consumer")]
 
@@ -167,12 +169,13 @@ class Scenario:
                 async with asyncio.timeout(PROGRESS_S):
                     await end_drains(world)
                     await _ended(running)
-                    await check_all(world, self.history, self.partitions, self.groups, actors, self.tables)
+                    tables = self.tables if plan.tables else None
+                    await check_all(world, self.history, self.partitions, self.groups, actors, tables)
             except TimeoutError as error:
                 left = [task.get_name() for task in running if not task.done()] or ["the final checks"]
                 raise Violation(
                     f"no progress for {PROGRESS_S} s after the faults: {', '.join(left)}; {self._state()}"
-                    + (f"; {self.tables.waits_for}" if self.tables is not None else "")
+                    + ("" if self.tables is None else "".join(f"; {why}" for why in self.tables.waits_for.values()))
                 ) from error
             await check_storage(world, plan)
             await _cancelled(node_tasks)
@@ -227,6 +230,11 @@ class Scenario:
             ),
             *(Copier(world, history, f"copier{index}", ("other", 0), f"copy{index}") for index in range(plan.copiers)),
             *(Churn(world, f"churn{index}") for index in range(plan.churns)),
+            *(
+                TableTopic(world, self.tables, f"typed{index}", self._table_configs())
+                for index in range(plan.table_topics)
+                if self.tables is not None
+            ),
             *(ClassicMember(world, f"classic{index}", self.groups[0], topics) for index in range(plan.classic_members)),
             *(
                 ConsumerMember(world, f"consumer{index}", self.groups[1], topics)
@@ -253,8 +261,6 @@ class Scenario:
         return [(topic, index) for topic, count in topics.items() for index in range(count)]
 
     def _table_configs(self) -> Mapping[str, str]:
-        if self.tables is None:
-            return {}
         return {
             "table.enable": "true",
             "table.commit.interval.ms": str(self.plan.table_interval_ms),
@@ -264,7 +270,7 @@ class Scenario:
     async def _create_topics(self) -> None:
         client = Client(self.world, "admin")
         for topic, count in {**self.topics, **self.own_topics}.items():
-            configs = {**CONFIGS.get(topic, {}), **self._table_configs()}
+            configs = {**CONFIGS.get(topic, {}), **(self._table_configs() if self.plan.tables else {})}
             wanted = CreatableTopic(
                 name=topic,
                 num_partitions=count,

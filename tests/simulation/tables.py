@@ -1,7 +1,7 @@
 """Readers of the tables of topics: every snapshot has exactly what consumers of committed records may see.
 
-They read as engines do: `metadata.json`, manifest lists, manifests and Parquet files, which the catalog and the store
-are asked for directly, without faults. The numbers B1, B2, ... are those of `docs/adr/0041`.
+They read as engines do: `metadata.json`, manifest lists, manifests and Parquet files, whose columns they find by their
+ids. The catalog and the store are asked directly, without faults. The numbers B1, B2, ... are those of `docs/adr/0041`.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from typing import Any
 import fastavro
 import pyarrow.parquet as pq
 
-from anabranch.s3stream.catalog.table_values import TABLE_KEYS, TableFileKind, parse_table_key
+from anabranch.s3stream.catalog.table_values import TABLE_KEYS, TableFileKind, TableRetention, parse_table_key
 from anabranch.s3stream.model import ObjectState
 from tests.simulation.consumers import Reader
+from tests.simulation.formats import Values
 from tests.simulation.history import History, Outcome, TopicPartition, Violation
 from tests.simulation.node import STORE
 from tests.simulation.world import World
@@ -62,7 +63,10 @@ class File:
 class Table:
     """A table in the catalog, at one moment."""
 
+    table_id: bytes
+    topic_id: bytes
     name: str
+    retention: TableRetention
     version: int
     snapshot_id: int
     metadata_file: int
@@ -73,24 +77,74 @@ class Table:
     """Starts and committed ends of the topic's partitions."""
     files: list[File] = field(default_factory=list)
 
+    @property
+    def oldest(self) -> int:
+        """Version of the oldest snapshot."""
+        return min(self.snapshots, default=self.version)
+
+    def needs(self, file: File) -> bool:
+        """Return whether an unexpired snapshot names a file."""
+        return file.added > 0 and (not file.removed or file.removed > self.oldest)
+
+
+@dataclass(slots=True)
+class Expected:
+    """What is known of a topic that is a table, from its creation to its deletion."""
+
+    history: History
+    values: Values | None = None
+    """Its values; None: bytes."""
+    retentions: set[TableRetention] = field(default_factory=lambda: {TableRetention.TOPIC})
+    """Those that its table may have been created with."""
+    is_doubtful: bool = False
+    """True if a change whose answer was lost may take effect at any time."""
+    is_dropping: bool = False
+    """True while its table may be dropped."""
+    must_be_gone: bool = False
+    """True from the answer to a drop until the topic may be a table again."""
+    is_deleting: bool = False
+    is_deleted: bool = False
+
 
 class Tables:
     """Looks at all tables again and again, and at each snapshot once."""
 
-    def __init__(self, world: World, history: History, *, snapshot_retention_ms: int, clocks_are_right: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        *,
+        snapshot_retention_ms: int,
+        clocks_are_right: bool,
+        goes_back: bool = False,
+    ) -> None:
+        """`history` is that of topics for which nothing else is expected; the catalog may go back to a former state."""
         self.world = world
         self.history = history
         self.snapshot_retention_ms = snapshot_retention_ms
         self.clocks_are_right = clocks_are_right
+        self.goes_back = goes_back
+        self._default = Expected(history)
+        self._lives: dict[str, Expected] = {}
+        """Expectations of the topic that has a name now, or is about to."""
+        self._expected: dict[bytes, Expected] = {}
+        """By topic id."""
+        self._cells: dict[bytes, dict[tuple[int, int], Mapping[str, Any]]] = {}
+        """Typed rows by partition and offset, as they were seen first, by table id."""
+        self._named_s: dict[str, float] = {}
+        """Time at which an unexpired snapshot was last known to name a file, by key."""
+        self._left: set[str] = set()
+        """Files that nobody may delete, because a drop has left them."""
         self._checked: set[int] = set()
         """Ids of snapshots."""
         self._rows: dict[str, Mapping[int, str]] = {}
         """Values of data files by offset, by key."""
         self._entries: dict[str, Sequence[Any]] = {}
         """Contents of manifests and lists, by key."""
-        self._before: dict[str, Table] = {}
-        self.waits_for = ""
-        """State that the final check waits to change."""
+        self._before: dict[bytes, Table] = {}
+        """Tables of the last look, by table id."""
+        self.waits_for: dict[TopicPartition, str] = {}
+        """States that checks wait to change."""
         world.store.check_deletion = self._check_deletion
 
     async def watch(self) -> None:
@@ -99,16 +153,52 @@ class Tables:
             await asyncio.sleep(LOOK_S)
             self.look()
 
+    def expect(self, topic: str, expected: Expected) -> Expected:
+        """Note what is expected of the table of the next topic with this name."""
+        self._lives[topic] = expected
+        return expected
+
+    def expected_of(self, table: Table) -> Expected:
+        """Return what is expected of a table."""
+        return self._expected.get(table.topic_id, self._default)
+
+    def seen(self, expected: Expected) -> Table | None:
+        """Return the table of a topic, as of the last look."""
+        return next((each for each in self._before.values() if self.expected_of(each) is expected), None)
+
+    def row(self, expected: Expected, idx: int, offset: int) -> Mapping[str, Any] | None:
+        """Return a typed row of a topic's table, None if none was seen."""
+        table = self.seen(expected)
+        return None if table is None else self._cells.get(table.table_id, {}).get((idx, offset))
+
+    def note_left(self, table: Table) -> None:
+        """Note that a table was dropped, and its files are left in the store."""
+        if table.table_id in self._before or not table.metadata_file:
+            return
+        with closing(sqlite3.connect(self.world.folder / "catalog.db")) as connection:
+            query = "SELECT file_key FROM table_files WHERE table_id = ?"
+            known = {key for (key,) in connection.execute(query, (table.table_id,))}
+        left = {file.key for file in table.files if table.needs(file)} - known
+        if not left:
+            raise Violation(f"table {table.name}: it was dropped without its files, and none was left")
+        self._left |= left
+        self.world.count("files of tables left", len(left))
+
     def look(self) -> dict[str, Table]:
         """Check all snapshots that are new, and return the tables by name."""
         found = self._read_catalog()
-        for name, table in found.items():
+        for table in found.values():
+            self._check_life(table)
+            before = self._before.get(table.table_id)
             if table.metadata_file:
                 self._check_table(table)
-            if self.clocks_are_right and name in self._before:
-                self._check_expiry(self._before[name], table)
+            if before is not None:
+                self._check_successor(before, table)
+        for table in self._before.values():
+            if table.table_id not in found:
+                self._check_end(table)
         self._before = found
-        return found
+        return {table.name: table for table in found.values()}
 
     async def check_final(self, reader: Reader) -> None:
         """Wait until the table shows what a reader of committed records has found, and its log does."""
@@ -117,8 +207,10 @@ class Tables:
         tries = 0
         while True:
             table = self.look().get(name)
+            if table is not None and self.expected_of(table).history is not reader.history:
+                table = None  # that of a former topic
             low, end = (0, 0) if table is None else table.bounds.get(idx, (0, 0))
-            self.waits_for = (
+            self.waits_for[where] = (
                 f"table {name}: partition {idx} has [{low}, {end}), the log starts at {reader.start}, and the last "
                 f"stable offset is {reader.stable}"
             )
@@ -126,7 +218,7 @@ class Tables:
                 rows = {offset: value for offset, value in self.rows(table, idx).items() if offset < reader.stable}
                 different = _difference(rows, found, max(low, reader.start))
                 if not different:
-                    self.waits_for = ""
+                    del self.waits_for[where]
                     return
                 tries += 1
                 # Log compaction may remove records in between, and takes them out of the table later.
@@ -142,7 +234,7 @@ class Tables:
         start = table.streams[idx][0]
         if max(end, start) < reader.stable:
             return False
-        if low == end or low >= reader.start:
+        if low == end or low >= reader.start or table.retention is TableRetention.KEEP:
             return True
         # Retention drops whole files; DeleteRecords cuts them.
         first = min(file.end for file in table.files if file.is_data_of(idx) and file.is_in(table.version))
@@ -153,15 +245,53 @@ class Tables:
         found: dict[int, str] = {}
         for file in table.files:
             if file.is_data_of(idx) and file.is_in(table.version):
-                found |= self._rows_of(table.name, file)
+                found |= self._rows_of(table, file)
         return found
 
     # the catalog
 
-    def _read_catalog(self) -> dict[str, Table]:
+    def _read_catalog(self) -> dict[bytes, Table]:
         with closing(sqlite3.connect(self.world.folder / "catalog.db")) as connection:
             connection.execute("BEGIN")
-            return {table.name: table for table in _read_tables(connection)}
+            for topic_id, name in connection.execute("SELECT topic_id, name FROM topics"):
+                if name in self._lives and not self._lives[name].is_deleted:
+                    self._expected.setdefault(topic_id, self._lives[name])
+            found = {table.table_id: table for table in _read_tables(connection)}
+        for table in found.values():
+            for file in table.files:
+                if table.needs(file):
+                    self._named_s[file.key] = self.world.now_s
+        return found
+
+    def _check_life(self, table: Table) -> None:
+        """Check that a table exists for a reason, and is what its topic was told to be."""
+        expected = self.expected_of(table)
+        if expected.must_be_gone:
+            raise Violation(f"table {table.name}: it was dropped, and is there")
+        if expected.is_deleted and table.retention is TableRetention.TOPIC:
+            raise Violation(f"table {table.name}: its topic was deleted, and it is there")
+        if table.retention not in expected.retentions:
+            raise Violation(f"table {table.name}: its retention is {table.retention.name}, which nobody asked for")
+
+    def _check_end(self, table: Table) -> None:
+        """Check that a table is gone for a reason."""
+        expected = self.expected_of(table)
+        goes_with_topic = expected.is_deleting and table.retention is TableRetention.TOPIC
+        if not (expected.is_dropping or expected.is_doubtful or goes_with_topic or self.goes_back):
+            raise Violation(f"table {table.name}: it is gone, and nobody has dropped it")
+
+    def _check_successor(self, before: Table, now: Table) -> None:
+        """Check what has become of a table since the last look."""
+        if now.version < before.version:
+            return  # the catalog went back
+        if self.clocks_are_right:
+            self._check_expiry(before, now)
+        if now.retention is not before.retention:
+            raise Violation(f"table {now.name}: its retention was {before.retention.name}, and is {now.retention.name}")
+        for idx, (start, end) in before.bounds.items():
+            low, high = now.bounds.get(idx, (0, 0))
+            if high < end or (now.retention is TableRetention.KEEP and start < end and low > start):
+                raise Violation(f"table {now.name}: partition {idx} had [{start}, {end}), and has [{low}, {high})")
 
     def _check_table(self, table: Table) -> None:
         by_id = {file.file_id: file for file in table.files}
@@ -173,9 +303,13 @@ class Tables:
             raise Violation(f"{where}: metadata has the snapshots {sorted(snapshots)}, the catalog {sorted(expected)}")
         if (content.get("current-snapshot-id") or 0) != table.snapshot_id:
             raise Violation(f"{where}: metadata has another current snapshot than the catalog")
-        for idx, (_, end) in table.bounds.items():
-            if end > table.streams.get(idx, (0, end))[1]:
+        for idx, (low, end) in table.bounds.items():
+            start, stream_end = table.streams.get(idx, (low, end))
+            if end > stream_end:
                 raise Violation(f"{where}: partition {idx} ends at {end}, past the topic's end (B7)")
+            if start < low < end and not self.goes_back:
+                raise Violation(f"{where}: partition {idx} begins at {low}, and the topic at {start}")
+        self._names = _column_names(content)
         for version, (snapshot_id, _) in table.snapshots.items():
             if snapshot_id not in self._checked:
                 self._check_snapshot(table, version, snapshots[snapshot_id])
@@ -212,27 +346,33 @@ class Tables:
             some.sort(key=lambda each: each.start)
             if int(ends.get(str(idx), -1)) != some[-1].end:
                 raise Violation(f"{where}: partition {idx} ends at {some[-1].end}, the summary says {ends}")
-            self._check_rows(where, (table.name, idx), some)
+            self._check_rows(where, table, idx, some)
         if int(snapshot["summary"]["total-records"]) != sum(by_key[key].records for key in expected):
             raise Violation(f"{where}: total-records is {snapshot['summary']['total-records']}")
 
-    def _check_rows(self, where: str, partition: TopicPartition, files: Sequence[File]) -> None:
+    def _check_rows(self, where: str, table: Table, idx: int, files: Sequence[File]) -> None:
         """Check that a partition's rows are the committed records of its offsets (B1)."""
+        partition, history = (table.name, idx), self.expected_of(table).history
+        known = history.partitions[partition]
         rows: dict[int, str] = {}
         at = files[0].start
+        holes: list[tuple[int, int]] = []
         for file in files:
             if file.start != at:
-                raise Violation(f"{where}: {partition}: a file begins at {file.start}, expected {at}")
+                # A table that keeps its files has nothing of what the topic had lost first.
+                if table.retention is not TableRetention.KEEP or not at < file.start <= known.asked_start:
+                    raise Violation(f"{where}: {partition}: a file begins at {file.start}, expected {at}")
+                holes.append((at, file.start))
             at = file.end
-            rows |= self._rows_of(partition[0], file)
-        known = self.history.partitions[partition]
-        if partition[0] in self.history.compacted:
+            rows |= self._rows_of(table, file)
+        if partition[0] in history.compacted:
             self._check_newest(where, partition, rows, files[0].start, at)
             return
         for offset, value in known.acked.items():
-            transaction = self.history.transaction_of.get(value)
+            transaction = history.transaction_of.get(value)
             is_committed = transaction is None or transaction.outcome is Outcome.COMMITTED
-            if is_committed and files[0].start <= offset < at and rows.get(offset) != value:
+            is_here = files[0].start <= offset < at and not any(low <= offset < high for low, high in holes)
+            if is_committed and is_here and rows.get(offset) != value:
                 raise Violation(
                     f"{where}: {partition} offset {offset}: acked {value!r} is no row: {rows.get(offset)!r}"
                 )
@@ -279,6 +419,11 @@ class Tables:
         place = parse_table_key(key)
         if place is None:
             return None
+        if key in self._left:
+            return f"{key} is deleted, and a drop has left it"
+        named_s = self._named_s.get(key)
+        if named_s is not None and self.world.now_s < named_s + self.world.store.delete_delay_s:
+            return f"{key} is deleted {self.world.now_s - named_s:.1f} s after a snapshot had it"
         with closing(sqlite3.connect(self.world.folder / "catalog.db")) as connection:
             named = connection.execute(
                 "SELECT f.state, s.version FROM table_files f LEFT JOIN table_snapshots s ON s.table_id = f.table_id"
@@ -315,13 +460,40 @@ class Tables:
             self._entries[key] = list(fastavro.reader(io.BytesIO(data)))
         return self._entries[key]
 
-    def _rows_of(self, topic: str, file: File) -> Mapping[int, str]:
+    def _rows_of(self, table: Table, file: File) -> Mapping[int, str]:
         data = self._bytes(file, "a snapshot")
         if file.key not in self._rows:
-            rows = self._rows[file.key] = dict(_read_rows(data, file))
+            expected = self.expected_of(table)
+            if expected.values is None or not expected.values.is_typed:
+                rows = dict(_read_rows(data, file))
+            else:
+                rows = self._read_typed(table, file, data, expected.values)
+            self._rows[file.key] = rows
             for offset, value in rows.items():
-                self.history.read((topic, file.idx), offset, value, committed=True)
+                expected.history.read((table.name, file.idx), offset, value, committed=True)
         return self._rows[file.key]
+
+    def _read_typed(self, table: Table, file: File, data: bytes, values: Values) -> dict[int, str]:
+        """Return values by offset, as `_read_rows` yields them, of rows that are what their values become (B6)."""
+        cells = self._cells.setdefault(table.table_id, {})
+        found: dict[int, str] = {}
+        for row in _read_columns(data, self._names):
+            kafka = row.pop("_kafka")
+            place = kafka["partition"], kafka["offset"]
+            why = values.problem(row, kafka)
+            before = cells.setdefault(place, row)
+            if why is None and any(value is not None and row.get(name) != value for name, value in before.items()):
+                why = f"was {before}, and is {row}"
+            if why is not None:
+                raise Violation(f"table {table.name}: {file.key}: the row of {place} {why}")
+            found[kafka["offset"]] = (
+                values.identify(kafka["value_raw"]) if kafka["error"] is not None else row["name"].strip("|")
+            )
+            if before is not row and values.is_newest(row):
+                cells[place] = row
+        if list(found) != sorted(found) or not all(file.start <= offset < file.end for offset in found):
+            raise Violation(f"{file.key}: rows of {list(found)}, in a file of [{file.start}, {file.end})")
+        return found
 
 
 def _difference(rows: Mapping[int, str], found: Mapping[int, str], start: int) -> str:
@@ -344,9 +516,25 @@ def _read_rows(data: bytes, file: File) -> Iterator[tuple[int, str]]:
         yield offset, (value or b"").partition(b"|")[0].decode()
 
 
+def _column_names(metadata: Mapping[str, Any]) -> Mapping[int, str]:
+    """Return the names of a table's columns by id."""
+    current = next(each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"])
+    return {each["id"]: each["name"] for each in current["fields"]}
+
+
+def _read_columns(data: bytes, names: Mapping[int, str]) -> Sequence[dict[str, Any]]:
+    """Return the rows of a data file, with the columns that the table has; one that the file lacks is missing."""
+    table = pq.read_table(io.BytesIO(data), use_threads=False)
+    found = [names.get(int(part.metadata[b"PARQUET:field_id"])) for part in table.schema]
+    rows: list[dict[str, Any]] = table.rename_columns(
+        [name or f"lost {at}" for at, name in enumerate(found)]
+    ).to_pylist()
+    return rows
+
+
 def _read_tables(connection: sqlite3.Connection) -> Iterator[Table]:
-    columns = "table_id, topic_id, name, version, snapshot_id, metadata_file"
-    for table_id, topic_id, name, version, snapshot_id, metadata_file in connection.execute(
+    columns = "table_id, topic_id, name, retention, version, snapshot_id, metadata_file"
+    for table_id, topic_id, name, retention, version, snapshot_id, metadata_file in connection.execute(
         f"SELECT {columns} FROM tables"
     ).fetchall():
         snapshots = connection.execute(
@@ -366,7 +554,10 @@ def _read_tables(connection: sqlite3.Connection) -> Iterator[Table]:
             (table_id,),
         )
         yield Table(
+            table_id,
+            topic_id,
             name,
+            TableRetention(retention),
             version,
             snapshot_id,
             metadata_file,

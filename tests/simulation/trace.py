@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SMALLER: Mapping[tuple[ModuleType, str], object] = {
-    (tables_module, "ColumnProcess"): SimColumns,
     (plan_module, "JOIN_FILES_MIN"): 3,
     (plan_module, "FILES_MAX"): 6,
     (committer_module, "FILES_MAX"): 6,
@@ -98,8 +98,9 @@ def patched(world: "World") -> Iterator[None]:
     }
     for module in threads:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]
-    replaced = {(module, name): vars(module)[name] for module, name in SMALLER}
-    for (module, name), value in SMALLER.items():
+    values = {**SMALLER, (tables_module, "ColumnProcess"): partial(SimColumns, world.registry)}
+    replaced = {(module, name): vars(module)[name] for module, name in values}
+    for (module, name), value in values.items():
         vars(module)[name] = value
     structlog.configure(
         processors=[world.trace.log],

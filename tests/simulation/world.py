@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.simulation.catalog import CatalogFaults
+from tests.simulation.columns import SimRegistry
 from tests.simulation.loop import SimLoop, Stuck
 from tests.simulation.network import Network
 from tests.simulation.node import PREPARE_TTL_MS, STORE, SimNode
@@ -53,6 +54,7 @@ class World:
         self.store = StoreDisk(self.loop, self.random("store"), STORE)
         self.store.late_s_max = 0.7 * min(delete_delay_ms, PREPARE_TTL_MS / 2) / 1000
         self.catalog_faults = CatalogFaults()
+        self.registry = SimRegistry()
         self.nodes = [SimNode(self, node_id) for node_id in range(1, nodes + 1)]
         self.rival = SimNode(self, 1, "rival", "rival.db")
         """A node of another cluster of the same name, which uses the same store."""
@@ -95,6 +97,7 @@ class World:
         self.catalog_faults.refused = self.catalog_faults.lost = 0.0
         self.catalog_faults.repeated = self.catalog_faults.late = self.catalog_faults.table_unknown = 0.0
         self.catalog_faults.away = False
+        self.registry.is_away = False
         for node in self.nodes:
             node.logs.faults.write_error = node.logs.faults.read_error = 0.0
             node.logs.hang(hangs=False)

@@ -449,8 +449,14 @@ async def test_who_may_prepare_and_create(table: TableNode) -> None:
         with pytest.raises(kind, match=said):
             await table.tables.create(wanted, now_ms=NOW)
     topic = await table.node.create_topic("u", 1)
+    other = replace(NEW_TABLE, table_id=b"U" * 16, topic_id=topic.topic_id)
     with pytest.raises(AlreadyExists, match="table 't' of another topic exists"):
-        await table.tables.create(replace(NEW_TABLE, table_id=b"U" * 16, topic_id=topic.topic_id), now_ms=NOW)
+        await table.tables.create(other, now_ms=NOW)
+    with pytest.raises(NotFound, match="a of topic u is no longer 1: no table is made"):
+        await table.tables.create(replace(other, name="u", topic_configs={"a": "1"}), now_ms=NOW)
+    await table.node.catalog.alter_topic(topic.topic_id, set_configs={"a": "1"}, unset=[])
+    assert (await table.tables.create(replace(other, name="u", topic_configs={"a": "1"}), now_ms=NOW)).name == "u"
+    await table.tables.drop(other.table_id, keep_files=False, now_ms=NOW, delete_after_ms=LATER)
     assert await table.prepare() == []
     await table.tables.drop(TABLE_ID, keep_files=False, now_ms=NOW, delete_after_ms=LATER)
     with pytest.raises(NotFound):

@@ -562,9 +562,10 @@ class TableEndpoints:
     async def _drop(self, call: Call) -> DroppedTable:
         named, query = await self._find(call.path["table"]), call.query
         info, topic = named.info, named.topic if named.enabled else None
-        totals = TableTotals() if info is None else (await self._tables.count_data()).get(info.table_id, TableTotals())
-        if topic is not None:  # first: its committer would make the table anew
+        if topic is not None:  # first: its committer would make the table anew, or has just made it
             await self._disable(topic, call.user, validate_only=query.validate_only)
+            info = await self._tables.of_topic(topic.topic_id)
+        totals = TableTotals() if info is None else (await self._tables.count_data()).get(info.table_id, TableTotals())
         if info is not None and not query.validate_only:
             now_ms = self._serving.now_ms()
             delete_after_ms = now_ms + self._serving.settings.storage.delete_delay_ms
