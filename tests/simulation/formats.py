@@ -103,7 +103,7 @@ class Values:
     def _body(self, fields: Mapping[str, Any]) -> bytes:
         if self.format == "avro":
             out = io.BytesIO()
-            fastavro.schemaless_writer(out, self._avro_schema(self.version), fields)
+            fastavro.schemaless_writer(out, dict(self._avro_schema(self.version)), fields)
             return out.getvalue()
         pool = DescriptorPool()
         pool.Add(self._descriptor(self.version))

@@ -24,6 +24,7 @@ from tests.simulation.planted.symptoms import (
     having,
     without,
 )
+from tests.simulation.planted.table_topics import TABLE_TOPICS
 from tests.simulation.planted.tables import TABLES
 
 PLANTED: Sequence[Planted] = (
@@ -482,4 +483,5 @@ PLANTED: Sequence[Planted] = (
     ),
     *CLUSTER,
     *TABLES,
+    *TABLE_TOPICS,
 )
