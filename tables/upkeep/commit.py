@@ -6,7 +6,7 @@ whose outcome is unknown is repeated as it was, until it is known.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -195,7 +195,7 @@ class TableCommits:
                 *(NewTableFile(file.file_id, each.size_bytes, each.crc32c) for file, each in written),
             ],
             now_ms=wanted.now_ms,
-            delete_after_ms=wanted.now_ms + self._context.delete_delay_ms,
+            delete_after_ms=wanted.now_ms,
             removed=[*(file.file_id for file in draft.removed), *gone],
             snapshot_id=wanted.snapshot_id,
             schema=draft.schema,
@@ -260,8 +260,11 @@ class TableCommits:
         """Send a commit until its outcome is known, or the table is another node's."""
         pause_s = RETRY_S_MIN
         while True:
+            # Until it takes effect, scans begin with the snapshots that expire in it.
+            now_ms = max(commit.now_ms, self._context.now_ms())
+            timely = replace(commit, delete_after_ms=now_ms + self._context.delete_delay_ms)
             try:
-                await self._context.catalog.tables.commit(commit)
+                await self._context.catalog.tables.commit(timely)
             except CatalogUnavailable as error:
                 if pause_s == RETRY_S_MIN:
                     log.warning("the commit of a table waits for the catalog", reason=str(error))

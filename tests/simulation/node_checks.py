@@ -14,12 +14,12 @@ from anabranch.tables.verify import verify_tables
 from anabranch.wal.log import DeltaWal
 from tests.simulation.history import Violation
 from tests.simulation.loop import Process
-from tests.simulation.node import STALL_MS, STORE, SimNode
+from tests.simulation.node import PREPARE_TTL_MS, STALL_MS, STORE, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
-SETTLED_S = 560.0
-"""Virtual time after which every object that is not committed is deleted."""
+SETTLES_S = 60.0
+"""Virtual time, besides the delays of deletions, after which every object that is not committed is deleted."""
 REST_CHECKS = 60
 LEFT = re.compile(r"objects of a late upload may be left in the store.* objects=\[([\d, ]*)\]")
 TASKS_MAX = 40
@@ -92,7 +92,7 @@ async def check_storage(world: World, plan: Plan) -> None:
     while world.store.late:
         await asyncio.sleep(10)
     if plan.settles:
-        await asyncio.sleep(SETTLED_S)
+        await asyncio.sleep((PREPARE_TTL_MS + plan.delete_delay_ms) / 1000 + SETTLES_S)
     for node in world.nodes:
         await _check_left(world, node)
     for node in world.nodes:

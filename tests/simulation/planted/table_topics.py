@@ -150,8 +150,8 @@ TABLE_TOPICS: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.tables.upkeep.commit",
-                "delete_after_ms=wanted.now_ms + self._context.delete_delay_ms",
-                "delete_after_ms=wanted.now_ms",
+                "delete_after_ms=now_ms + self._context.delete_delay_ms",
+                "delete_after_ms=now_ms",
             )
         ],
         found_by=TABLE_EARLY,

@@ -385,12 +385,15 @@ async def test_a_commit_of_unknown_outcome_is_repeated_as_it_was(
 ) -> None:
     await created_slowly(node, topic)
     await sent(node, topic, values(0, 10))
-    committer = own_committer(node, topic, tmp_path / "own")
+    waited_ms, now_ms = 0, node.serving.now_ms
+    committer = own_committer(node, topic, tmp_path / "own", now_ms=lambda: now_ms() + waited_ms)
     commits: list[TableCommit] = []
     commit = TableCatalog.commit
 
     async def answer_late(self: TableCatalog, wanted: TableCommit) -> int:
+        nonlocal waited_ms
         commits.append(wanted)
+        waited_ms += 3_600_000
         if len(commits) == 1 and not took_effect:
             raise OutcomeUnknown("lost")
         version = await commit(self, wanted)
@@ -402,7 +405,9 @@ async def test_a_commit_of_unknown_outcome_is_repeated_as_it_was(
     monkeypatch.setattr(commit_module, "RETRY_S_MIN", 0)
     await finish(committer)
     assert len(commits) == 2
-    assert commits[0] == commits[1]
+    # The snapshots that expire in it were there to be read until now.
+    assert commits[1].delete_after_ms - commits[0].delete_after_ms >= 3_600_000
+    assert commits[0] == replace(commits[1], delete_after_ms=commits[0].delete_after_ms)
     assert await rows(committer) == await consumed(node, topic)
     assert committer.status.version == 2
 
