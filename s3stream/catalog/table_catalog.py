@@ -145,7 +145,8 @@ class TableCatalog:
         """Bring a table to its next version, and return its number. A commit that took effect returns it again.
 
         Raises TableChanged when another commit was first, NodeFenced, NotFound, and CatalogError for files that would
-        leave a gap, have an offset twice, or pass the topic's end. After CatalogUnavailable repeat it as it was.
+        leave a gap, have an offset twice, or pass the topic's end. After CatalogUnavailable repeat it as it was, with a
+        `delete_after_ms` of then.
         """
         deadline = Deadline(commit.now_ms, commit.delete_after_ms)
         return await self._database.write(
