@@ -89,7 +89,7 @@ class Table:
 
 @dataclass(slots=True)
 class Expected:
-    """What is known of a topic that is a table, from its creation to its deletion."""
+    """Knowledge of a topic that is a table, from its creation to its deletion."""
 
     history: History
     values: Values | None = None

@@ -22,6 +22,7 @@ import anabranch.s3stream.catalog.database
 import anabranch.tables.upkeep.columns as columns_module
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.settings.package_settings import wal_settings
+from anabranch.tables.upkeep import abandoned as abandoned_module
 from anabranch.tables.upkeep import commit as commit_module
 from anabranch.tables.upkeep import committer as committer_module
 from anabranch.tables.upkeep import plan as plan_module
@@ -39,6 +40,7 @@ SMALLER: Mapping[tuple[ModuleType, str], object] = {
     (committer_module, "COMMIT_BYTES_MAX"): 64 << 10,
     (committer_module, "EXPIRY_PAUSE_MS"): 5_000,
     (commit_module, "SCRATCH_BYTES_MAX"): 16 << 10,
+    (abandoned_module, "LOOK_MS"): 5_000,
 }
 """Values of names while a run lasts: such little data would not meet the bounds of the upkeep of tables."""
 

@@ -171,7 +171,7 @@ TABLE_TOPICS: Sequence[Planted] = (
         "a committer does not look for newer schemas",
         [
             Edit(
-                COMMITTER,
+                "anabranch.tables.upkeep.open_table",
                 "        before = self._finding\n",
                 "        before = self._finding\n        if before is not None and schema is not None: return before\n",
             )
