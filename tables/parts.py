@@ -57,7 +57,7 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
     if asked.schema is not None:
         if asked.format == "auto":
             raise SchemaError("the format auto is that of the registry's schema: name the format of the file")
-        part = Part(asked.format, asked.schema, message=asked.message)
+        part = Part(asked.format, asked.schema, message=asked.message, encodings=asked.encodings)
     elif asked.format == "json" and registry is None:
         part = Part("json")
     else:
@@ -76,6 +76,7 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
             # A version with further messages does not change which one it is.
             message=asked.message or (before.message if before is not None else None),
             registry=asked.registry,
+            encodings=asked.encodings,
         )
     decoder = decoder_of(part, registry)
     assert decoder is not None, "it is not raw"
@@ -96,9 +97,11 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
         case "json":
             text = schema_text(part.schema, "JSON")
             if (connect := parse_connect(text)) is not None:
+                if part.encodings:
+                    raise SchemaError("a schema in Kafka Connect's notation has encodings of its own: set no others")
                 return connect_json_decoder(connect, ZONE, framing=framing)
             kind = json_schema_type(text)
-            return json_decoder(kind, ZONE, framing=framing)
+            return json_decoder(kind, ZONE, framing=framing, encodings=part.encodings)
         case "avro":
             return avro_decoder(part.schema, registry, framing=framing)
         case "protobuf":

@@ -37,6 +37,8 @@ class Asked:
     subject: str = ""
     message: str | None = None
     """protobuf: full name of the message."""
+    encodings: Mapping[str, str] = field(default_factory=dict)
+    """json: names or patterns of encodings of some fields, by path (see `encodings`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -64,6 +66,7 @@ class Part:
     registry: Registry | None = None
     """Place of the schemas that records were written with."""
     reason: str | None = None
+    encodings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
@@ -26,10 +27,12 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "table.value.schema": "",
     "table.value.subject": "",
     "table.value.message": "",
+    "table.value.encodings": "",
     "table.key": "raw",
     "table.key.schema": "",
     "table.key.subject": "",
     "table.key.message": "",
+    "table.key.encodings": "",
     COMMIT_INTERVAL_MS: "60000",
     TARGET_FILE_BYTES: "268435456",
     SNAPSHOT_RETENTION_MS: "86400000",
@@ -50,6 +53,8 @@ class PartOptions:
     """Subject in the registry; empty: that of TopicNameStrategy."""
     message: str = ""
     """protobuf: full name of the message; empty: the first one."""
+    encodings: str = ""
+    """json: an object of JSON with the encodings of some fields, by path; empty: none."""
 
     @classmethod
     def parse(cls, prefix: str, value: Callable[[str], str]) -> "PartOptions":
@@ -57,15 +62,20 @@ class PartOptions:
         found = value(prefix)
         if found not in FORMATS:
             raise ValueError(f"{prefix}={found}: expected one of {', '.join(FORMATS)}")
-        options = cls(
-            cast("Format", found), value(f"{prefix}.schema"), value(f"{prefix}.subject"), value(f"{prefix}.message")
-        )
+        names = ("schema", "subject", "message", "encodings")
+        options = cls(cast("Format", found), *(value(f"{prefix}.{name}") for name in names))
         if options.schema and found in {"raw", "auto"}:
             raise ValueError(f"{prefix}.schema: set, but {prefix}={found} uses none: name the format of the schema")
         try:
             options.schema_bytes()
         except binascii.Error as error:
             raise ValueError(f"{prefix}.schema: expected a descriptor set in base64: {error}") from None
+        if options.encodings and not (found == "json" and (options.schema or options.subject)):
+            raise ValueError(f"{prefix}.encodings: set, but only JSON with a schema has encodings")
+        try:
+            options.encodings_by_path()
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{prefix}.encodings: {error}") from None
         return options
 
     def schema_bytes(self) -> bytes | None:
@@ -73,6 +83,13 @@ class PartOptions:
         if not self.schema:
             return None
         return base64.b64decode(self.schema, validate=True) if self.format == "protobuf" else self.schema.encode()
+
+    def encodings_by_path(self) -> Mapping[str, str]:
+        """Return the encodings of fields. Raises ValueError, with the reason."""
+        found = json.loads(self.encodings) if self.encodings else {}
+        if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+            raise ValueError('expected an object with a text for each field, such as {"at": "milliseconds"}')
+        return found
 
     def asked(self, default_subject: str, registry: Registry | None) -> Asked:
         """Return what a worker is asked for. JSON is looked up in the registry only if a subject is named."""
@@ -83,6 +100,7 @@ class PartOptions:
             registry if is_registered and not self.schema else None,
             self.subject or default_subject,
             self.message or None,
+            self.encodings_by_path(),
         )
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.protocol.records import Record, build_batch
-from anabranch.tables.errors import RegistryError
+from anabranch.tables.errors import RegistryError, SchemaError
 from anabranch.tables.parts import answer, find
 from anabranch.tables.protobuf import find_message, registered_set
 from anabranch.tables.registry import UNKNOWN_MAX, SchemaRegistry
@@ -74,6 +75,22 @@ def test_avro_is_read_with_the_schema_it_was_written_with_and_hostile_bytes_are_
         ):  # fmt: skip
             assert words in reason
         assert server.requests.count("/schemas/ids/77") == 1
+
+
+def test_numbers_and_texts_of_json_are_what_their_encodings_say(tmp_path: Path) -> None:
+    schema = {"properties": {
+        "at": {"type": "string", "format": "date-time"}, "day": {"type": "string", "format": "date"},
+    }}  # fmt: skip
+    text = json.dumps(schema).encode()
+    encoded = Asked("json", text, encodings={"at": "milliseconds", "day": "%d/%m/%Y"})
+    values = [b'{"at": 1500, "day": "03/02/2026"}', b'{"at": "1970-01-01T00:00:01Z"}', b'{"day": "31/02/2026"}']
+    _, rows = made(share_of(tmp_path, [batch_of(values)], question(Asked.from_json(encoded.to_json()))))
+    assert [(row["at"], row["day"]) for row in rows] == [
+        (datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC), date(2026, 2, 3)), (None, None), (None, None),
+    ]  # fmt: skip
+    assert [row["_kafka"]["error"] is None for row in rows] == [True, False, False]
+    with pytest.raises(SchemaError, match="when: there is no field when"):
+        question(Asked("json", text, encodings={"when": "milliseconds"}))
 
 
 def test_an_avro_schema_that_is_no_record_is_one_column(tmp_path: Path) -> None:

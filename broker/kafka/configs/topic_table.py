@@ -55,6 +55,13 @@ def _table_part(part: str, records: str) -> tuple[ConfigDef, ...]:
             choices=("raw", "json", "avro", "protobuf", "auto"),
         ),
         _def(
+            f"{name}.encodings",
+            _S,
+            "",
+            f"What numbers and texts of some fields stand for, if {records} are JSON with a schema: an object by "
+            'field, such as `{"at": "milliseconds", "day": "%d/%m/%Y"}`.',
+        ),
+        _def(
             f"{name}.message",
             _S,
             "",

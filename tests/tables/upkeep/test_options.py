@@ -80,6 +80,15 @@ def test_only_those_with_a_registered_schema_ask_the_registry(part: PartOptions,
         ({"table.value.schema": "{}"}, "table.value.schema: set, but table.value=raw uses none"),
         ({"table.key": "auto", "table.key.schema": "{}"}, "table.key.schema: set, but table.key=auto uses none"),
         ({"table.value": "protobuf", "table.value.schema": "a-"}, "table.value.schema: expected a descriptor set in"),
+        ({"table.value.encodings": "{}"}, "table.value.encodings: set, but only JSON with a schema has encodings"),
+        (
+            {"table.key": "json", "table.key.subject": "k", "table.key.encodings": '["at"]'},
+            "table.key.encodings: expected an object with a text for each field",
+        ),
+        (
+            {"table.value": "json", "table.value.schema": "{}", "table.value.encodings": "at"},
+            "table.value.encodings: Expecting value",
+        ),
         ({"table.retention": "delete"}, "table.retention=delete: expected one of topic, keep"),
     ],
 )
