@@ -6,7 +6,7 @@ The request is answered when all of its acknowledgements are durable, without a 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from anabranch.broker.api.access.caller import Caller, caller_of
 from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, open_to_all
@@ -46,12 +46,16 @@ def handle(serving: Serving, request: ShareAcknowledgeRequest, exchange: Exchang
         else:
             shares.sessions.advance(key, request.share_session_epoch)
     except KafkaError as error:
-        return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message or None)
+        return ShareAcknowledgeResponse(error_code=error.code)
 
     def respond(errors: "Errors") -> None:
+        def complete() -> None:
+            exchange.complete(_response(serving, exchange, key.group_id, errors))
+
         if request.share_session_epoch == FINAL_EPOCH:
-            shares.end_session(key)
-        exchange.complete(_response(serving, exchange, key.group_id, errors))
+            shares.end_session(key, complete)
+        else:
+            complete()
 
     Acknowledging(serving, exchange, key, request, respond).begin()
     return None
@@ -65,12 +69,12 @@ def session_key(serving: Serving, request: Any, exchange: Exchange) -> SessionKe
     if not serving.features.level(SHARE_VERSION):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if request.group_id is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     caller = caller_of(serving, exchange)
     if caller is not None and not caller.may_group(AclOperation.READ, request.group_id):
         raise KafkaError(GROUP_DENIED)
     if not request.member_id or len(request.member_id) > MEMBER_ID_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     return SessionKey(request.group_id, request.member_id)
 
 
@@ -86,7 +90,14 @@ def read_error(serving: Serving, caller: Caller | None, place: TopicPartition) -
     return ErrorCode.NONE
 
 
-Errors = dict[TopicPartition, KafkaError | None]
+class Failure(NamedTuple):
+    """An error, with the message that Apache Kafka has in the same place."""
+
+    code: ErrorCode
+    message: str | None = None
+
+
+Errors = dict[TopicPartition, Failure | None]
 """Results of acknowledgements by partition; None: they are durable."""
 
 
@@ -108,12 +119,13 @@ class Acknowledging:
         self._request = request
         self._respond = respond
         self._errors: Errors = {}
-        self._pending = 1
+        self._pending = 0
 
     def begin(self) -> None:
-        """Begin all acknowledgements."""
+        """Begin all acknowledgements. A request without any is not checked, as in Kafka."""
         shares = self._serving.share_partitions
         caller = caller_of(self._serving, self._exchange)
+        wanted: dict[TopicPartition, Sequence[Acknowledgement]] = {}
         may_renew = self._exchange.api_version >= RENEW_SINCE and shares.renews(self._key.group_id)
         for topic in self._request.topics:
             for each in topic.partitions:
@@ -124,31 +136,33 @@ class Acknowledging:
                     batches, may_renew=may_renew, is_renew=self._request.is_renew_ack
                 ):
                     code = ErrorCode.INVALID_REQUEST
-                self._errors[place] = KafkaError(code) if code else None
-                if code or not batches:
-                    continue
-                self._pending += 1
-                acknowledgements = [
-                    Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in batches
-                ]
-                shares.acknowledge(self._key, place, acknowledgements, partial(self._done, place))
-        self._end_one()
+                self._errors[place] = Failure(code) if code else None
+                if batches and not code:
+                    wanted[place] = [Acknowledgement(*_fields(batch)) for batch in batches]
+        if not wanted:
+            self._errors = {place: error for place, error in self._errors.items() if error is not None}
+        self._pending = len(wanted)
+        for place, acknowledgements in wanted.items():
+            shares.acknowledge(self._key, place, acknowledgements, partial(self._done, place))
+        if not wanted:
+            self._respond(self._errors)
 
     def _done(self, place: TopicPartition, error: KafkaError | None) -> None:
-        self._errors[place] = error
-        self._end_one()
-
-    def _end_one(self) -> None:
+        self._errors[place] = None if error is None else Failure(error.code, error.message)
         self._pending -= 1
         if not self._pending:
             self._respond(self._errors)
+
+
+def _fields(batch: Any) -> tuple[int, int, Sequence[int]]:
+    return batch.first_offset, batch.last_offset, batch.acknowledge_types
 
 
 def _are_valid(batches: Iterable[Any], *, may_renew: bool, is_renew: bool) -> bool:
     """Return whether the batches are in order, and their types known."""
     end_offset = -1
     for batch in batches:
-        first_offset, last_offset, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        first_offset, last_offset, types = _fields(batch)
         if not end_offset <= first_offset <= last_offset or not types:
             return False
         if len(types) > 1 and len(types) != last_offset - first_offset + 1:
@@ -176,7 +190,7 @@ def _response(serving: Serving, exchange: Exchange, group_id: str, errors: Error
 
 
 def _partition(
-    serving: Serving, place: TopicPartition, error: KafkaError | None, leaders: dict[int, Member]
+    serving: Serving, place: TopicPartition, error: Failure | None, leaders: dict[int, Member]
 ) -> PartitionData:
     if error is None:
         return PartitionData(partition_index=place[1])
@@ -184,7 +198,7 @@ def _partition(
     return PartitionData(
         partition_index=place[1],
         error_code=error.code,
-        error_message=error.message or None,
+        error_message=error.message,
         current_leader=LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch),
     )
 

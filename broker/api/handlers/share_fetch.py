@@ -11,6 +11,7 @@ The records are sent as whole batches of the log; the acquired ranges tell which
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -21,6 +22,7 @@ from anabranch.broker.api.handlers.share_acknowledge import (
     RENEW_SINCE,
     Acknowledging,
     Errors,
+    Failure,
     endpoints,
     leader_of,
     read_error,
@@ -61,7 +63,7 @@ def handle(serving: Serving, request: ShareFetchRequest, exchange: Exchange) -> 
         _check_renewal(request, exchange)
         session = _find_session(serving, key, request, exchange)
     except KafkaError as error:
-        response = ShareFetchResponse(error_code=error.code, error_message=error.message or None)
+        response = ShareFetchResponse(error_code=error.code)
         if error.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED and request.max_wait_ms > 0:
             # As in Kafka, so that members without a session do not ask all the time.
             asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, exchange.complete, response)
@@ -75,15 +77,8 @@ def _check_renewal(request: ShareFetchRequest, exchange: Exchange) -> None:
     """Raise INVALID_REQUEST for a request that renews locks and fetches, too."""
     if exchange.api_version < RENEW_SINCE or not request.is_renew_ack:
         return
-    limits = {
-        "maxBytes": request.max_bytes,
-        "minBytes": request.min_bytes,
-        "maxRecords": request.max_records,
-        "maxWaitMs": request.max_wait_ms,
-    }
-    wrong = "".join(f"{name} must be set to 0, " for name, value in limits.items() if value)
-    if wrong:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{wrong}if isRenewAck is true.")
+    if request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def _find_session(
@@ -99,11 +94,15 @@ def _find_session(
     if epoch != INITIAL_EPOCH:
         forgotten = [(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions]
         return sessions.advance(key, epoch, wanted, forgotten)
-    if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
+    if _acknowledges(request):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     session = sessions.begin(key, wanted, exchange.connection)
     exchange.connection.on_lost = shares.connection_lost
     return session
+
+
+def _acknowledges(request: ShareFetchRequest) -> bool:
+    return any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +110,7 @@ class _Read:
     """Result of reading one partition."""
 
     place: TopicPartition
-    error: KafkaError | None = None
+    error: Failure | None = None
     led: ShareLeader | None = None
     fetch_offset: int = 0
     batches: Sequence[StreamBatch] = ()
@@ -154,7 +153,10 @@ class _ShareFetchCall:
 
     def begin(self) -> None:
         """Begin acknowledgements, and acquire records, or wait for them."""
-        Acknowledging(self._serving, self._exchange, self._key, self._request, self._acknowledged).begin()
+        if _acknowledges(self._request):
+            Acknowledging(self._serving, self._exchange, self._key, self._request, self._acknowledged).begin()
+        else:
+            self._errors = {}
         if not self._fetches:
             self._end()
             return
@@ -179,9 +181,11 @@ class _ShareFetchCall:
 
     def _respond_if_complete(self) -> None:
         if self._fetched and self._errors is not None:
+            response = self._response(self._errors)
             if self._request.share_session_epoch == FINAL_EPOCH:
-                self._serving.share_partitions.end_session(self._key)
-            self._exchange.complete(self._response(self._errors))
+                self._serving.share_partitions.end_session(self._key, partial(self._exchange.complete, response))
+            else:
+                self._exchange.complete(response)
 
     # reading
 
@@ -197,7 +201,7 @@ class _ShareFetchCall:
                 if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(place):
                     self._opening = True
                 else:
-                    read.error = error
+                    read.error = Failure(error.code)
                     self._reads.append(read)
                 continue
             offset = led.fetch_offset()
@@ -369,7 +373,7 @@ class _ShareFetchCall:
             return PartitionData(
                 partition_index=read.place[1],
                 error_code=read.error.code,
-                error_message=read.error.message or None,
+                error_message=read.error.message,
                 current_leader=LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch),
                 records=b"",
             )
@@ -384,12 +388,12 @@ class _ShareFetchCall:
 
 
 def _add_acknowledgement(
-    data: dict[TopicPartition, PartitionData], place: TopicPartition, error: KafkaError | None
+    data: dict[TopicPartition, PartitionData], place: TopicPartition, error: Failure | None
 ) -> None:
     """Add the result of a partition's acknowledgements to what is answered of it."""
     known = data.get(place) or PartitionData(partition_index=place[1], records=b"")
     if error is not None:
-        known = replace(known, acknowledge_error_code=error.code, acknowledge_error_message=error.message or None)
+        known = replace(known, acknowledge_error_code=error.code, acknowledge_error_message=error.message)
     data[place] = known
 
 
@@ -420,12 +424,12 @@ async def _load(read: _Read, bytes_max: int) -> None:
     except OffsetOutOfRange:
         pass  # the log's start has moved: the next request follows it
     except ObjectDamage:
-        read.error = KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        read.error = Failure(ErrorCode.CORRUPT_MESSAGE)
     except StreamFenced:
-        read.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        read.error = Failure(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     except StorageError as error:
         partition.note_read(error)
-        read.error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        read.error = Failure(ErrorCode.KAFKA_STORAGE_ERROR)
     else:
         partition.note_read(None)
         read.batches = found.batches

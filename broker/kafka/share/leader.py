@@ -216,10 +216,13 @@ class ShareLeader:
         else:
             done(None)
 
-    def release(self, member_id: str) -> None:
-        """Release what a member has acquired: its session has ended."""
-        if self._machine is not None and self.error is None:
-            self._submit(self.machine.release(member_id), None)
+    def release(self, member_id: str, done: Done) -> None:
+        """Release what a member has acquired: its session has ended. `done` is called now or later."""
+        change = self.machine.release(member_id) if self._machine is not None and self.error is None else None
+        if change is not None and change.batches:
+            self._submit(change, done)
+        else:
+            done(self.error)
 
     # writing
 

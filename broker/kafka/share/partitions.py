@@ -13,7 +13,7 @@ from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.share.interface import ShareKey, SharePersister
 from anabranch.broker.kafka.share.leader import Done, ShareLeader
 from anabranch.broker.kafka.share.partition.machine import Acknowledgement
-from anabranch.broker.kafka.share.sessions import SessionKey, ShareSession, ShareSessions, TopicPartition
+from anabranch.broker.kafka.share.sessions import SessionKey, ShareSessions, TopicPartition
 from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -85,18 +85,26 @@ class SharePartitions:
         else:
             led.acknowledge(key.member_id, acknowledgements, done)
 
-    def end_session(self, key: SessionKey) -> ShareSession | None:
-        """End a member's session, and release what it has acquired."""
-        session = self.sessions.end(key)
-        if session is not None:
-            for led in self._of_group(key.group_id):
-                led.release(key.member_id)
-        return session
+    def end_session(self, key: SessionKey, done: Callable[[], None]) -> None:
+        """End a member's session, and release what it has acquired; `done` is called when that is durable, or fails."""
+        self.sessions.end(key)
+        leaders = self._of_group(key.group_id)
+        pending = len(leaders) + 1
+
+        def released(_: KafkaError | None) -> None:
+            nonlocal pending
+            pending -= 1
+            if not pending:
+                done()
+
+        for led in leaders:
+            led.release(key.member_id, released)
+        released(None)
 
     def connection_lost(self, connection: object) -> None:
         """End the sessions of a connection. A group without any more sessions is forgotten."""
         for key in self.sessions.of_connection(connection):
-            self.end_session(key)
+            self.end_session(key, _ignore)
             for led in self._of_group(key.group_id):
                 led.close_unless_wanted()
 
@@ -117,3 +125,7 @@ class SharePartitions:
             else:
                 if not is_led:
                     led.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+
+def _ignore() -> None:
+    """Do nothing when what a lost member had is released."""

@@ -116,7 +116,7 @@ class Run:
 class Batch:
     """Records that were acquired together, or a gap: records that this leader has not delivered yet."""
 
-    __slots__ = ("is_gap", "runs", "size")
+    __slots__ = ("is_gap", "is_split", "runs", "size")
 
     def __init__(self, run: Run, *, is_gap: bool = False) -> None:
         self.runs = [run]
@@ -124,6 +124,8 @@ class Batch:
         """Number of offsets when it began."""
         self.is_gap = is_gap
         """True if its records are to be acquired as new ones are: in batches as the log has them."""
+        self.is_split = False
+        """True once a part of it was in another state than the rest. Errors tell, as in Kafka."""
 
     @property
     def first_offset(self) -> int:
@@ -150,6 +152,7 @@ class Batch:
             if run.last_offset < first_offset:
                 index += 1
                 continue
+            self.is_split = self.is_split or run.first_offset < first_offset or run.last_offset > last_offset
             if run.first_offset < first_offset:
                 runs.insert(index, run.part(run.first_offset, first_offset - 1))
                 run.first_offset = first_offset
@@ -165,8 +168,8 @@ class Batch:
         runs = self.runs
         while runs[0].last_offset < start_offset:
             del runs[0]
-        if runs[0].first_offset < start_offset:
-            runs[0].first_offset = start_offset
+        runs[0].first_offset = max(runs[0].first_offset, start_offset)
+        self.is_split = True
 
     def tidy(self) -> None:
         """Join runs that have become equal."""

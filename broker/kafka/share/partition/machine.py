@@ -274,7 +274,9 @@ class SharePartition:
                 if each.last_offset >= self.start_offset:
                     self._check_covered(each)
                     for first_offset, last_offset, kind in each.segments():
-                        self._acknowledge(change, member_id, first_offset, last_offset, kind, now_ms)
+                        self._acknowledge(
+                            change, member_id, first_offset, last_offset, kind, now_ms, splits=len(each.types) > 1
+                        )
         except KafkaError:
             self.complete(change, durable=False)
             raise
@@ -298,11 +300,22 @@ class SharePartition:
             )
 
     def _acknowledge(
-        self, change: Change, member_id: str, first_offset: int, last_offset: int, kind: int, now_ms: int
+        self,
+        change: Change,
+        member_id: str,
+        first_offset: int,
+        last_offset: int,
+        kind: int,
+        now_ms: int,
+        *,
+        splits: bool,
     ) -> None:
         for batch in self._between(max(first_offset, self.start_offset), last_offset):
+            if not batch.is_split:
+                _check_owned(batch.runs[0], member_id, "batch")
+                batch.is_split = splits
             for run in batch.split(first_offset, last_offset):
-                _check_owned(run, member_id)
+                _check_owned(run, member_id, "offset" if batch.is_split else "batch")
                 if kind == RENEW:
                     run.deadline_ms = now_ms + self.limits.lock_ms
                     self.next_deadline_ms = min(self.next_deadline_ms, run.deadline_ms)
@@ -317,11 +330,11 @@ class SharePartition:
         return DeliveryState.ARCHIVED
 
     def release(self, member_id: str) -> Change:
-        """Begin to release all that a member has acquired, as if it had not been delivered: its session has ended."""
+        """Begin to release all that a member has acquired: its session has ended."""
         change = Change()
         for run in self._runs():
             if run.state == DeliveryState.ACQUIRED and run.member_id == member_id:
-                run.begin(change, DeliveryState.AVAILABLE, run.delivery_count - 1)
+                run.begin(change, self._state_after(RELEASE, run.delivery_count), run.delivery_count)
         return change
 
     def expire(self, now_ms: int) -> Change:
@@ -404,19 +417,16 @@ def _gap(first_offset: int, last_offset: int) -> Batch:
     return Batch(Run(first_offset, last_offset, DeliveryState.AVAILABLE, 0), is_gap=True)
 
 
-def _check_owned(run: Run, member_id: str) -> None:
-    """Raise INVALID_RECORD_STATE unless the member has acquired the records."""
-    if run.change is not None:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD_STATE,
-            "The record state is invalid. The acknowledgement of delivery could not be completed.",
-        )
-    if run.state != DeliveryState.ACQUIRED:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD_STATE, "The batch cannot be acknowledged. The batch is not in the acquired state."
-        )
-    if run.member_id != member_id:
-        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
+def _check_owned(run: Run, member_id: str, what: str) -> None:
+    """Raise INVALID_RECORD_STATE, with Kafka's message, unless the member has acquired the records."""
+    if run.state == DeliveryState.ACQUIRED and run.member_id == member_id:
+        return
+    state, owned = ("not acquired", "offset") if what == "offset" else ("not in the acquired state", "batch record")
+    if run.state == DeliveryState.ACQUIRED:
+        message = f"Member is not the owner of {owned}"
+    else:
+        message = f"The {what} cannot be acknowledged. The {what} is {state}."
+    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
 
 
 class _Acquisition:
