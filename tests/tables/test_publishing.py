@@ -15,6 +15,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
 
 from anabranch.tables import publishing
 from anabranch.tables.errors import ExternalCatalogError, ForeignTableError, PublishError
@@ -227,6 +229,29 @@ def test_a_commit_whose_answer_was_lost_is_found(
             publish(request(there, table))
     publish(request(there, table))
     assert (read(there), snapshots(there)) == (wanted(range(5)), [1001, 1002])
+
+
+@pytest.mark.parametrize("there", ["rest"], indirect=True)
+def test_requests_have_a_fetched_token_headers_and_a_time_limit(
+    there: Elsewhere, table: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[tuple[str, Any, Any, Any]] = []
+    send = HTTPAdapter.send
+
+    def note(self: HTTPAdapter, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        headers, place = request.headers, (request.url or "").rpartition("/v1/")[2]
+        requests.append((place, headers.get("Authorization"), headers.get("Polaris-Realm"), kwargs["timeout"]))
+        return send(self, request, *args, **kwargs)
+
+    monkeypatch.setattr(HTTPAdapter, "send", note)
+    properties = {"credential": "me:s3cret", "header.Polaris-Realm": "POLARIS"}
+    table.append(range(3))
+    publish(request(replace(there, catalog=replace(there.catalog, properties=properties)), table))
+    tokens = [authorization for place, authorization, _, _ in requests if place.startswith("namespaces/")]
+    assert tokens
+    assert set(tokens) == {"Bearer client-credentials-token:sub=me"}
+    assert {realm for _, _, realm, _ in requests} == {"POLARIS"}
+    assert {limit_s for *_, limit_s in requests} == {publishing.HTTP_TIMEOUT_S}
 
 
 @pytest.mark.parametrize("there", [pytest.param("postgresql", marks=pytest.mark.server)], indirect=True)

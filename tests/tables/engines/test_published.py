@@ -1,6 +1,7 @@
 """Published tables have the rows of a READ_COMMITTED consumer, read by way of the other catalogs."""
 
 import json
+import re
 import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from anabranch.broker.operator.cli import main
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.rest_catalog import rest_catalog
@@ -59,6 +62,8 @@ def expected(
         url = f"http://{node.admin}/iceberg"
         wait_until(lambda: not behind(url, found), "the tables have all records", timeout_s=120)
         wait_until(lambda: all(is_published(node, name) for name in found), "they are published")
+        shown = CliRunner().invoke(main, ["table", "describe", f"{MARKS.name}-jdbc", "--admin", node.admin])
+        assert re.search(r"published +in jdbc, version \d+\n", shown.output), shown.output
         yield {each.name: expected_rows(each, found[each.name].records) for each in topics}
         cluster.producers.clear()
 
