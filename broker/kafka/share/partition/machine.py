@@ -456,11 +456,12 @@ class _Acquisition:
         """Acquire what is available of a batch. Returns whether the request may acquire more."""
         deliveries_max = self._partition.limits.deliveries_max
         threshold = max(ISOLATED_FROM, (deliveries_max + 1) // 2)
-        is_isolated = _highest_count(batch, first_offset, last_offset) >= threshold
+        available = _available(batch, first_offset, last_offset)
+        is_isolated = any(run.delivery_count >= threshold for run in available)
         if is_isolated and self.acquired:
             return False
         taken, taken_max, known = 0, 0, len(self.acquired)
-        for run in _available(batch, first_offset, last_offset):
+        for run in available:
             is_last = deliveries_max > ISOLATED_FROM and run.delivery_count == deliveries_max - 1
             if is_last and taken:
                 break
@@ -554,20 +555,3 @@ def _available(batch: Batch, first_offset: int, last_offset: int) -> list[Run]:
         for run in batch.runs
         if run.is_available and run.first_offset <= last_offset and run.last_offset >= first_offset
     ]
-
-
-def _highest_count(batch: Batch, first_offset: int, last_offset: int) -> int:
-    """Return the highest delivery count of the available records, or that of a batch in one state."""
-    runs = batch.runs
-    if len(runs) == 1:
-        return runs[0].delivery_count
-    return max(
-        (
-            run.delivery_count
-            for run in runs
-            if run.state == DeliveryState.AVAILABLE
-            and run.first_offset <= last_offset
-            and run.last_offset >= first_offset
-        ),
-        default=0,
-    )
