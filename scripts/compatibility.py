@@ -29,7 +29,6 @@ NOT_ADVERTISED = {71: "with a plug-in", 72: "with a plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
 _ACLS = "Needs `authorizer.enabled`."
 _TOKENS = "Needs `delegation_token.secret_key_file`."
-_SHARE = "share groups"
 _STREAMS = "Streams groups (Kafka Streams uses the classic protocol)"
 _QUORUM = "controller quorums (the catalog replaces them)"
 NOTES: Mapping[int, str] = {
@@ -37,13 +36,12 @@ NOTES: Mapping[int, str] = {
     1: "Whole batches only; the last one is never cut.",
     2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
     3: "A topic is created before the response. A leader serves, or parks requests for two seconds until it does.",
-    10: "Groups and transactions, not share groups.",
     17: "0 is advertised, since librdkafka looks for it, but refused: tokens are sent in requests (KIP-152).",
     27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
     29: _ACLS,
     30: _ACLS,
     31: _ACLS,
-    32: "Topics, brokers, loggers, groups (consumer protocol) and client metrics subscriptions.",
+    32: "Topics, brokers, loggers, groups and client metrics subscriptions.",
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
     35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
@@ -61,16 +59,16 @@ NOTES: Mapping[int, str] = {
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog; -1: a node does not answer.",
-    57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
+    57: "`group.version`, `share.version` and `transaction.version`; `metadata.version` has one level.",
     64: "A node that is alive, leads partitions or has a log that is not drained is refused.",
     66: "Patterns are RE2's without Unicode classes.",
+    91: "Raises the group epoch, so that leaders that still have the former state are fenced.",
     71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
 }
 
 
 NOT_SERVED: Mapping[int, str] = {
-    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), _SHARE),
     **dict.fromkeys((80, 81, 94), _QUORUM),
     **dict.fromkeys((88, 89, 93), _STREAMS),
 }
@@ -88,8 +86,8 @@ only the features that need it. A node can also present itself [as an older rele
 SUMMARY = """
 ## Known differences in short
 
-Not served, and therefore not advertised: the SASL mechanism GSSAPI; share groups, and the streams protocol of groups
-(KIP-932, KIP-1071); controller quorums; tiered storage (KIP-405).
+Not served, and therefore not advertised: the SASL mechanism GSSAPI; the streams protocol of groups (KIP-1071);
+controller quorums; tiered storage (KIP-405).
 
 Different by design (the list below this one has what shows in responses):
 
@@ -110,9 +108,9 @@ Different by design (the list below this one has what shows in responses):
   The config `storage.policy` selects a topic's object store, and `table.enable` and its fellows make it a
   [table](tables.md).
   Accepted and described, but without effect: {no_effect}.
-- Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
+- Group configs of the streams protocol, and those of delayed assignments, are not served. `metadata.version` has
   one level, 33 (4.4-IV2).
-- A group of the consumer protocol computes an assignment at the first heartbeat after a change, as before Kafka
+- A consumer group or share group computes an assignment at the first heartbeat after a change, as before Kafka
   4.3 (KIP-1263).
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
 - While a transaction ends, a request for the next one waits for up to half a second before it gets

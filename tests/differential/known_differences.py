@@ -80,6 +80,7 @@ EPOCH_BEGINS_ONCE = (
     "A state epoch of a share partition begins once. Apache Kafka begins it again, and forgets what has been "
     "acknowledged since."
 )
+SHARE_LEVEL = "Share groups have no dead-letter topics (KIP-1191) yet, which share.version 2 turns on."
 VERSIONS: Sequence[Known] = (
     Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
     Known(
@@ -89,6 +90,7 @@ VERSIONS: Sequence[Known] = (
         ABSENT,
         is_optional=True,
     ),
+    Known("*", "*_features.share.version.*", SHARE_LEVEL, 2, 1),
     Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
     Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
     Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 33),
@@ -247,6 +249,10 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
+    ),
+    "share_groups_described": (Known("unknown, and without a name v1", "groups..error_message", SAYS_MORE, None),),
+    "share_groups_and_other_protocols": (
+        Known("a classic member x v9", "member_id", "A refusal names the member that it is for.", ""),
     ),
     "sasl_handshakes": (
         *VERSIONS,

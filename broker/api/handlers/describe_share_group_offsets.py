@@ -113,10 +113,7 @@ def guard(caller: Caller, request: DescribeShareGroupOffsetsRequest) -> Verdict:
     """Check DESCRIBE on each group and topic. Topics that are not named in the request are left out if denied."""
     allowed, denied = split(request.groups, lambda group: caller.may_group(AclOperation.DESCRIBE, group.group_id))
     errors = [
-        DescribeShareGroupOffsetsResponseGroup(
-            group_id=group.group_id, error_code=GROUP_DENIED, error_message=GROUP_DENIED.message
-        )
-        for group in denied
+        DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id, error_code=GROUP_DENIED) for group in denied
     ]
     hidden: dict[str, list[DescribeShareGroupOffsetsResponseTopic]] = {}
     passed = []
@@ -145,7 +142,10 @@ def _denied(topic: DescribeShareGroupOffsetsRequestTopic) -> DescribeShareGroupO
         topic_name=topic.topic_name,
         partitions=[
             DescribeShareGroupOffsetsResponsePartition(
-                partition_index=index, error_code=TOPIC_DENIED, error_message=TOPIC_DENIED.message
+                partition_index=index,
+                start_offset=UNINITIALIZED_START_OFFSET,
+                error_code=TOPIC_DENIED,
+                error_message=TOPIC_DENIED.message,
             )
             for index in topic.partitions
         ],

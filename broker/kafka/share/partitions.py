@@ -86,7 +86,10 @@ class SharePartitions:
             led.acknowledge(key.member_id, acknowledgements, done)
 
     def end_session(self, key: SessionKey, done: Callable[[], None]) -> None:
-        """End a member's session, and release what it has acquired; `done` is called when that is durable, or fails."""
+        """End a member's session, and release what it has acquired; `done` is called when that is durable, or fails.
+
+        A group without any more sessions is forgotten.
+        """
         self.sessions.end(key)
         leaders = self._of_group(key.group_id)
         pending = len(leaders) + 1
@@ -99,14 +102,13 @@ class SharePartitions:
 
         for led in leaders:
             led.release(key.member_id, released)
+            led.close_unless_wanted()
         released(None)
 
     def connection_lost(self, connection: object) -> None:
-        """End the sessions of a connection. A group without any more sessions is forgotten."""
+        """End the sessions of a connection."""
         for key in self.sessions.of_connection(connection):
             self.end_session(key, _ignore)
-            for led in self._of_group(key.group_id):
-                led.close_unless_wanted()
 
     def _of_group(self, group_id: str) -> Sequence[ShareLeader]:
         return [led for key, led in self._led.items() if key.group_id == group_id]

@@ -28,6 +28,8 @@ from anabranch.protocol.messages import (
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
 )
 from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
@@ -43,6 +45,8 @@ def test_few_apis_are_open_to_all() -> None:
         sasl_handshake.KEY,
         sasl_authenticate.KEY,
         fetch.KEY,
+        share_fetch.KEY,
+        share_acknowledge.KEY,
         get_telemetry_subscriptions.KEY,
         push_telemetry.KEY,
         renew_delegation_token.KEY,
@@ -64,6 +68,8 @@ def test_what_a_request_waits_for_is_read() -> None:
         list_transactions.KEY,
         read_share_group_state.KEY,
         read_share_group_state_summary.KEY,
+        share_acknowledge.KEY,
+        share_fetch.KEY,
     }
 
 

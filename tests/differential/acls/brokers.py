@@ -167,6 +167,7 @@ def brokers(folder: Path, **settings: str) -> Iterator[tuple[Broker, Broker]]:
         authorizer_super_users=SUPER_USERS,
         group_offsets_partitions=1,
         transaction_state_partitions=1,
+        share_state_partitions=1,
         delegation_token_secret_key_file=key,
         wal_capacity_bytes=64 << 20,
         **{name.replace(".", "_"): value for name, value in settings.items()},

@@ -29,6 +29,11 @@ from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from anabranch.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -43,6 +48,10 @@ from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopi
 from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.messages.describe_acls import DescribeAclsRequest
 from anabranch.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -57,6 +66,11 @@ from anabranch.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from anabranch.protocol.messages.describe_producers import DescribeProducersRequest
 from anabranch.protocol.messages.describe_producers import TopicRequest as ProducersTopic
 from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
 from anabranch.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from anabranch.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
@@ -106,6 +120,10 @@ from anabranch.protocol.messages.offset_for_leader_epoch import (
 )
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from anabranch.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from anabranch.protocol.messages.share_fetch import ShareFetchRequest
+from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from anabranch.protocol.messages.sync_group import SyncGroupRequest
 from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -290,6 +308,14 @@ def of_groups(scene: Scene) -> Iterator[Sent]:
             ),
             1,
         )
+        yield Sent(
+            f"share heartbeat {group}",
+            ShareGroupHeartbeatRequest(
+                group_id=f"{group}-shared", member_id="m", member_epoch=7, subscribed_topic_names=["apple", "banana"]
+            ),
+            1,
+        )
+        yield from _share_offsets(f"{group}-shared")
         for version in (8, 10):
             yield Sent(f"commit in {group}", _commit(group, version, ids), version)
         for version in (1, 7):
@@ -322,8 +348,29 @@ def of_groups(scene: Scene) -> Iterator[Sent]:
     yield Sent("groups", DescribeGroupsRequest(groups=described, include_authorized_operations=True), 6)
     consumers = ConsumerGroupDescribeRequest(group_ids=described, include_authorized_operations=True)
     yield Sent("consumer groups", consumers, 1)
+    shares = ShareGroupDescribeRequest(group_ids=described, include_authorized_operations=True)
+    yield Sent("share groups", shares, 1)
     yield Sent("all groups", ListGroupsRequest(), 5)
     yield Sent("delete groups", DeleteGroupsRequest(groups_names=[*described, "ant"]), 2)
+
+
+def _share_offsets(group: str) -> Iterator[Sent]:
+    """Requests about offsets of a share group that does not exist."""
+    names = [*TOPICS, MISSING[0]]
+    named = [DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=[0]) for name in names]
+    for topics in (named, None):
+        asked = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics)
+        yield Sent(f"share offsets of {group} {topics is None}", DescribeShareGroupOffsetsRequest(groups=[asked]), 1)
+    # The answers tell ids of topics that one may not read in Apache Kafka, and requests about others create the group.
+    nowhere = [AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=1)]
+    altered = [AlterShareGroupOffsetsRequestTopic(topic_name=MISSING[0], partitions=nowhere)]
+    yield Sent(f"set share offsets of {group}", AlterShareGroupOffsetsRequest(group_id=group, topics=altered), 0)
+    gone = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
+    yield Sent(f"delete share offsets of {group}", DeleteShareGroupOffsetsRequest(group_id=group, topics=gone), 0)
+    session: dict[str, Any] = {"group_id": group, "member_id": "m", "share_session_epoch": 7}
+    fetch = ShareFetchRequest(**session, max_wait_ms=0, min_bytes=1, max_bytes=1000, max_records=10, batch_size=10)
+    yield Sent(f"share fetch of {group}", fetch, 1)
+    yield Sent(f"share acknowledge in {group}", ShareAcknowledgeRequest(**session), 1)
 
 
 def of_assigned_topics(_scene: Scene) -> Iterator[Sent]:

@@ -108,7 +108,7 @@ def _assigned(answer: Any) -> int:
     return sum(len(topic.partitions) for topic in answer.assignment.topic_partitions) if answer.assignment else 0
 
 
-def _topic(script: Script, name: str, partitions: int = 1) -> bytes:
+def prepared_topic(script: Script, name: str, partitions: int = 1) -> bytes:
     """Create a topic and wait until the coordinator has heard of it, and share partitions of it can be created."""
     topic_id = script.topic(name, partitions)
     group = f"{name}-probe"
@@ -129,7 +129,7 @@ def _joined(script: Script, group: str, member: str, partitions: int) -> int:
 
 def share_heartbeats_refused(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-refused")
+    prepared_topic(script, "sg-refused")
     group = "sg-refused"
     for name, request in {
         "no member id": _beat(group, ""),
@@ -158,7 +158,7 @@ def share_heartbeats_refused(script: Script) -> None:
 
 def share_assignment(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-assign", 2)
+    prepared_topic(script, "sg-assign", 2)
     group = "sg-assign"
     script.call("the first joins", _beat(group, "sga-1", rack_id="r"), 1)
     script.until(_beat(group, "sga-1"), 1, lambda answer: _assigned(answer) == 2)
@@ -185,7 +185,7 @@ def share_assignment(script: Script) -> None:
 
 def share_groups_described(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-desc")
+    prepared_topic(script, "sg-desc")
     group = "sg-desc"
     script.call("unknown, and without a name", _describe(group, ""), 1)
     _joined(script, group, "sgd-m", 1)
@@ -201,7 +201,7 @@ def share_groups_described(script: Script) -> None:
 
 def share_group_offsets(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-offsets", 2)
+    prepared_topic(script, "sg-offsets", 2)
     group = "sg-offsets"
     script.call("of an unknown group", _offsets(group), 0, 1)
     script.call("of no group", _offsets(""), 1)
@@ -236,7 +236,7 @@ def share_group_offsets(script: Script) -> None:
 
 def share_groups_and_deleted_topics(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-gone")
+    prepared_topic(script, "sg-gone")
     _joined(script, "sg-gone", "sgg-m", 1)
     script.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="sg-gone")], timeout_ms=30_000), 6)
     script.gone("sg-gone")
@@ -248,7 +248,7 @@ def share_groups_and_deleted_topics(script: Script) -> None:
 
 def share_groups_and_other_protocols(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-other")
+    prepared_topic(script, "sg-other")
     group = "sg-other"
     epoch = _joined(script, group, "sgx-m", 1)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
@@ -301,7 +301,7 @@ def share_groups_and_other_protocols(script: Script) -> None:
 
 def share_coordinators(script: Script) -> None:
     coordinator(script)
-    _topic(script, "sg-coord")
+    prepared_topic(script, "sg-coord")
     keys = [
         "g",
         "g:x:1",

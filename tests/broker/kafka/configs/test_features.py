@@ -9,6 +9,7 @@ from anabranch.broker.kafka.configs.features import (
     GROUP_VERSION,
     METADATA_VERSION,
     NEWEST,
+    SHARE_VERSION,
     TRANSACTION_VERSION,
     Features,
     FeatureUpdate,
@@ -25,7 +26,11 @@ async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
     await catalog.open(cluster="c")
     features = Features(ClusterConfigs(catalog), 1)
     assert (features.finalized(), features.epoch) == (NEWEST, 0)
-    lower = [FeatureUpdate(GROUP_VERSION, 0, SAFE), FeatureUpdate(TRANSACTION_VERSION, 1, UNSAFE)]
+    lower = [
+        FeatureUpdate(GROUP_VERSION, 0, SAFE),
+        FeatureUpdate(TRANSACTION_VERSION, 1, UNSAFE),
+        FeatureUpdate(SHARE_VERSION, 0, SAFE),
+    ]
     await features.update(lower, validate_only=True)
     assert (features.finalized(), features.epoch) == (NEWEST, 0)
     await features.update(lower, validate_only=False)

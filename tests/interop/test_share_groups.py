@@ -1,0 +1,68 @@
+"""Share groups with Apache Kafka's share consumer and tools: consume, describe, reset, delete (KIP-932)."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.interop.test_java import run
+from tests.support.kafka_tools import TOOLS, TOPICS
+from tests.support.node import NodeProcess
+
+pytestmark = pytest.mark.interop
+
+CONFIGS = f"{TOOLS}.ConfigCommand"
+CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
+SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
+GROUPS = f"{TOOLS}.GroupsCommand"
+RECORDS = 200
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with NodeProcess(tmp_path_factory.mktemp("share")) as node:
+        run(node.bootstrap, TOPICS, "--create", "--topic", "t", "--partitions", "2")
+        producer = Producer({"bootstrap.servers": node.bootstrap})
+        for number in range(RECORDS):
+            producer.produce("t", f"{number}", partition=number % 2)
+        assert producer.flush(30) == 0
+        yield node.bootstrap
+        assert node.terminate() == 0
+
+
+def consumed(servers: str, group: str, count: int) -> list[int]:
+    answer = run(
+        servers, CONSUMER, "--topic", "t", "--group", group, "--max-messages", str(count), "--timeout-ms", "30000"
+    )
+    return sorted(int(line) for line in answer.split() if line.isdigit())
+
+
+def begin_at_the_start(servers: str, group: str) -> None:
+    entity = ("--entity-type", "groups", "--entity-name", group)
+    run(servers, CONFIGS, "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest")
+    assert "share.auto.offset.reset=earliest" in run(servers, CONFIGS, "--describe", *entity)
+
+
+def described(servers: str, group: str) -> list[list[str]]:
+    """Partition, start offset and lag of each partition of a group."""
+    lines = run(servers, SHARE_GROUPS, "--describe", "--group", group).splitlines()
+    return sorted(line.split()[2:5] for line in lines if line.startswith(group))
+
+
+def test_a_share_consumer_gets_each_record_once_and_tools_reset_and_delete_the_group(servers: str) -> None:
+    begin_at_the_start(servers, "g")
+    assert consumed(servers, "g", RECORDS) == list(range(RECORDS))
+    assert run(servers, SHARE_GROUPS, "--list").split() == ["g"]
+    assert ["g", "Share", "share"] in [line.split() for line in run(servers, GROUPS, "--list").splitlines()]
+    assert "Empty" in run(servers, SHARE_GROUPS, "--describe", "--group", "g", "--state")
+    half = str(RECORDS // 2)
+    # The start offset is written with the next acknowledgement; the lag counts all that are written.
+    assert [(partition, lag) for partition, _, lag in described(servers, "g")] == [("0", "0"), ("1", "0")]
+    reset = ("--reset-offsets", "--group", "g", "--topic", "t", "--to-earliest")
+    run(servers, SHARE_GROUPS, *reset, "--execute")
+    assert described(servers, "g") == [["0", "0", half], ["1", "0", half]]
+    assert consumed(servers, "g", RECORDS) == list(range(RECORDS))
+    run(servers, SHARE_GROUPS, "--delete-offsets", "--group", "g", "--topic", "t")
+    assert described(servers, "g") == []
+    assert "was successful" in run(servers, SHARE_GROUPS, "--delete", "--group", "g")
+    assert run(servers, SHARE_GROUPS, "--list").split() == []
