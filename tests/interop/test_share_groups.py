@@ -1,6 +1,11 @@
 """Share groups with Apache Kafka's share consumer and tools: consume, describe, reset, delete (KIP-932)."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -49,6 +54,14 @@ def described(servers: str, group: str) -> list[list[str]]:
     return sorted(line.split()[2:5] for line in lines if line.startswith(group))
 
 
+def ours(servers: str, group: str) -> tuple[str, list[tuple[int, int]]]:
+    """Type of the group, and committed offset and lag of each partition, as `anabranch group describe` shows them."""
+    command = [str(Path(sys.executable).with_name("anabranch")), "group", "describe", group, "--output", "json"]
+    ran = subprocess.run([*command, "--bootstrap-server", servers], capture_output=True, check=True, timeout=60)
+    found: dict[str, Any] = json.loads(ran.stdout)[0]
+    return found["type"], [(each["committed"], each["lag"]) for each in found["partitions"]]
+
+
 def test_a_share_consumer_gets_each_record_once_and_tools_reset_and_delete_the_group(servers: str) -> None:
     begin_at_the_start(servers, "g")
     assert consumed(servers, "g", RECORDS) == list(range(RECORDS))
@@ -61,6 +74,7 @@ def test_a_share_consumer_gets_each_record_once_and_tools_reset_and_delete_the_g
     reset = ("--reset-offsets", "--group", "g", "--topic", "t", "--to-earliest")
     run(servers, SHARE_GROUPS, *reset, "--execute")
     assert described(servers, "g") == [["0", "0", half], ["1", "0", half]]
+    assert ours(servers, "g") == ("share", [(0, RECORDS // 2)] * 2)
     assert consumed(servers, "g", RECORDS) == list(range(RECORDS))
     run(servers, SHARE_GROUPS, "--delete-offsets", "--group", "g", "--topic", "t")
     assert described(servers, "g") == []

@@ -15,12 +15,14 @@ from anabranch.broker.operator.cli.questions import confirm
 from anabranch.client.cluster import LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.client.groups import (
+    SHARE,
     GroupMissing,
     commit_offsets,
     committed_offsets,
     delete_groups,
     describe_group,
     list_groups,
+    share_offsets,
 )
 from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_each, show_plan
 
@@ -51,7 +53,10 @@ def list_(client: CommandClient, output: str) -> None:
 @output_option
 @client_options
 def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
-    """Show the members of each GROUP, the partitions they read, the committed offsets and the lag behind the end."""
+    """Show the members of each GROUP, the partitions they read, the committed offsets and the lag behind the end.
+
+    The committed offset of a share group is the first one that is not yet processed.
+    """
     with client.cluster() as cluster:
         found = [_describe(cluster, name) for name in names]
 
@@ -60,7 +65,8 @@ def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
 
 def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
     described = describe_group(cluster, name)
-    committed = committed_offsets(cluster, name)
+    shared = share_offsets(cluster, name) if described.kind == SHARE else None
+    committed = committed_offsets(cluster, name) if shared is None else {place: of[0] for place, of in shared.items()}
     readers = {place: member for member in described.members for place in member.assigned}
     places = sorted({*committed, *readers})
     # A topic may have been deleted since: its metadata has an error and no partitions.
@@ -69,13 +75,16 @@ def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
     partitions = []
     for place in places:
         offset, end, reader = committed.get(place), ends.get(place), readers.get(place)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        if shared is not None:  # Records are processed in any order: only the coordinator knows how many are left.
+            lag = shared.get(place, (None, None))[1]
         partitions.append(
             {
                 "topic": place[0],
                 "partition": place[1],
                 "committed": offset,
                 "end": end,
-                "lag": None if offset is None or end is None else max(0, end - offset),
+                "lag": lag,
                 "member": reader.member_id if reader else None,
                 "client": reader.client_id if reader else None,
                 "host": reader.host if reader else None,
@@ -173,11 +182,14 @@ def seek(
 
 
 def _count_members(cluster: Cluster, name: str) -> int | None:
-    """Return the number of members of a group; None if it does not exist."""
+    """Return the number of members of a group; None if it does not exist. Raises ClientError for share groups."""
     try:
-        return len(describe_group(cluster, name).members)
+        found = describe_group(cluster, name)
     except GroupMissing:
         return None
+    if found.kind == SHARE:
+        raise ClientError(f"group {name} is a share group: move it with kafka-share-groups.sh --reset-offsets")
+    return len(found.members)
 
 
 def _change(place: Place, old: int | None, new: int) -> Mapping[str, Any]:

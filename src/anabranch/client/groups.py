@@ -15,6 +15,11 @@ from anabranch.protocol.messages.consumer_group_describe import (
 )
 from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
 from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolAssignment
 from anabranch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from anabranch.protocol.messages.offset_commit import (
@@ -24,7 +29,10 @@ from anabranch.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 
+SHARE: Final = "share"
+"""Kind of groups whose members share partitions (KIP-932)."""
 GROUPS_VERSION: Final = 8
 """First version of OffsetFetch that asks by group."""
 TOPIC_ID_VERSION: Final = 10
@@ -83,14 +91,17 @@ def list_groups(cluster: Cluster) -> Sequence[ListedGroup]:
 
 
 def describe_group(cluster: Cluster, name: str) -> GroupDescription:
-    """Return a group of either protocol. Raises GroupMissing, too."""
+    """Return a group of any of the three protocols. Raises GroupMissing, too."""
     connection = cluster.coordinator(name, GROUP)
     try:
         newer: ConsumerGroupDescribeResponse = connection.call(ConsumerGroupDescribeRequest(group_ids=[name]))
         if not newer.groups[0].error_code:
-            return _consumer_group(newer.groups[0])
+            return _newer_group(newer.groups[0], "consumer")
+        shared: ShareGroupDescribeResponse = connection.call(ShareGroupDescribeRequest(group_ids=[name]))
+        if not shared.groups[0].error_code:
+            return _newer_group(shared.groups[0], SHARE)
     except ClientError:
-        # A node without KIP-848. One that does not answer at all does not answer the next request either.
+        # A node without KIP-848 or KIP-932. One that does not answer at all does not answer the next request either.
         pass
     answer: DescribeGroupsResponse = connection.call(DescribeGroupsRequest(groups=[name]))
     described = answer.groups[0]
@@ -100,7 +111,7 @@ def describe_group(cluster: Cluster, name: str) -> GroupDescription:
     return _classic_group(described)
 
 
-def _consumer_group(group: Any) -> GroupDescription:
+def _newer_group(group: Any, kind: str) -> GroupDescription:
     members = [
         GroupMember(
             each.member_id,
@@ -110,7 +121,7 @@ def _consumer_group(group: Any) -> GroupDescription:
         )
         for each in group.members
     ]
-    return GroupDescription(group.group_id, "consumer", group.group_state, group.assignor_name, members)
+    return GroupDescription(group.group_id, kind, group.group_state, group.assignor_name, members)
 
 
 def _classic_group(group: DescribedGroup) -> GroupDescription:
@@ -156,6 +167,24 @@ def committed_offsets(cluster: Cluster, name: str) -> Mapping[Place, int]:
             if topic_name is not None and not each.error_code and each.committed_offset >= 0:
                 found[topic_name, each.partition_index] = each.committed_offset
     return found
+
+
+def share_offsets(cluster: Cluster, name: str) -> Mapping[Place, tuple[int | None, int | None]]:
+    """Return start offset and lag of each partition that a share group has begun; None where they are not known."""
+    asked = DescribeShareGroupOffsetsRequest(groups=[DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None)])
+    answer: DescribeShareGroupOffsetsResponse = cluster.coordinator(name, GROUP).call(asked)
+    group = answer.groups[0]
+    _check(group.error_code, f"group {name}", group.error_message)
+    return {
+        (topic.topic_name, each.partition_index): (_known(each.start_offset), _known(each.lag))
+        for topic in group.topics
+        for each in topic.partitions
+        if not each.error_code
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
 
 
 def _names_by_id(cluster: Cluster) -> Mapping[bytes, str]:
