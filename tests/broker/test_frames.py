@@ -101,7 +101,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(clien
     response, _ = decode(ApiVersionsResponse, data, 0, 4)
     assert data[:4] == (5).to_bytes(4, "big")
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert [(api.api_key, api.min_version, api.max_version) for api in response.api_keys] == [(API_VERSIONS, 0, 4)]
+    assert [(api.api_key, api.min_version, api.max_version) for api in response.api_keys] == [(API_VERSIONS, 0, 5)]
 
 
 async def test_a_malformed_software_name_is_refused(client: RawClient) -> None:

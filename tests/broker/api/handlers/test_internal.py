@@ -133,7 +133,7 @@ async def test_a_hello_allows_one_attempt(nodes: LinkedNodes) -> None:
     [
         (AuthenticateRequest(proof=bytes(32)), "Authenticate before a Hello"),
         (request(), "request with API key 24 in version 5 before a Hello: this port is for nodes of the cluster"),
-        (ApiVersionsRequest(), "request with API key 18 in version 4 before a Hello"),
+        (ApiVersionsRequest(), "request with API key 18 in version 5 before a Hello"),
     ],
     ids=lambda value: type(value).__name__,
 )
