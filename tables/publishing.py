@@ -287,17 +287,20 @@ def step_to(ours: TableMetadata, theirs: TableMetadata, table: Place) -> list[Up
     """Return the updates that bring a catalog's metadata to the state of ours. All schemas of ours are in it.
 
     Catalogs number schemas by themselves, so the ids are theirs. Their times do not go back: a snapshot that was made
-    before the last change there gets the time of that change.
+    before the last change there gets a time right after that change, and after the snapshot before it, since readers
+    take the one with the largest time for the current one.
     """
     ids = {each.schema_id: _same(each, theirs.schemas) for each in ours.schemas}
     updates: list[Update] = []
     if theirs.current_schema_id != ids[ours.current_schema_id]:
         updates.append({"action": "set-current-schema", "schema-id": ids[ours.current_schema_id]})
+    last_ms = theirs.last_updated_ms
     for each in sorted(ours.snapshots, key=_sequence):
         if _sequence(each) > _newest(theirs):
+            last_ms = max(each.timestamp_ms, last_ms + 1)
             changes = {
                 "schema_id": None if each.schema_id is None else ids[each.schema_id],
-                "timestamp_ms": max(each.timestamp_ms, theirs.last_updated_ms),
+                "timestamp_ms": last_ms,
             }
             updates.append({"action": "add-snapshot", "snapshot": each.model_copy(update=changes)})
     snapshot_id = ours.current_snapshot_id

@@ -163,7 +163,9 @@ class TablePublisher:
             await work
         except NodeFenced:
             raise
-        except _CatalogAway:
+        except _CatalogAway as error:
+            if error.name != entry.status.catalog:  # the one that has its entry, and is to have it no more
+                entry.pause.until_s = self._away[error.name].until_s
             self._stats.failed_publications += 1
             return False
         except (StorageError, ColumnsError, OSError, MissingExtra, UnknownCatalog) as error:
@@ -264,7 +266,7 @@ class TablePublisher:
             if reason != away.reason:
                 log.warning("a catalog cannot be used: its tables stay as they are there", catalog=name, reason=reason)
             away.grow(asyncio.get_running_loop().time(), reason)
-            raise _CatalogAway from None
+            raise _CatalogAway(name) from None
         if self._away.pop(name, None) is not None:
             log.info("a catalog can be used again", catalog=name)
 
@@ -286,3 +288,7 @@ class TablePublisher:
 
 class _CatalogAway(Exception):
     """A catalog cannot be used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name

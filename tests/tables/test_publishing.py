@@ -150,6 +150,8 @@ def test_each_version_is_shown_with_its_schema_and_snapshots(there: Elsewhere, t
         wanted(range(3)), wanted(range(5)), wanted(range(6))
     ]  # fmt: skip
     assert found.metadata.table_uuid.hex == TABLE_ID
+    times = [each.timestamp_ms for each in found.metadata.snapshots]
+    assert sorted(set(times)) == times, "the current one is known by its time"
     table.append(range(6, 7), kept=[1004])
     publish(request(there, table))
     assert (read(there), snapshots(there)) == (wanted(range(7)), [1004, 1005])

@@ -185,6 +185,27 @@ async def test_an_entry_moves_with_the_config_and_leaves_with_it(node: Node, top
     assert len(await asyncio.to_thread(committed_records, node.bootstrap, topic)) == 10
 
 
+async def test_a_catalog_that_an_entry_leaves_is_asked_again_after_a_pause(
+    node: Node, topic: str, folder: Path, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic)
+    await sent(node, topic, values(0, 10))
+    await finish(own_committer(node, topic, tmp_path / "committer"))
+    topics = Topics(node, topic)
+    publisher = own_publisher(node, topics, tmp_path / "own")
+    await until_done(publisher)
+    topics.catalog = ""
+    (folder / "lake.db").rename(folder / "away.db")
+    (folder / "lake.db").mkdir()
+    try:
+        assert await publisher.look() > 0, "it pauses"
+    finally:
+        (folder / "lake.db").rmdir()
+        (folder / "away.db").rename(folder / "lake.db")
+    await until_done(publisher)
+    assert not is_there(folder, topic)
+
+
 @pytest.mark.parametrize("how", ["deleted", "dropped"])
 async def test_an_entry_leaves_with_its_table(node: Node, topic: str, folder: Path, how: str) -> None:
     await asyncio.to_thread(create_table, node.bootstrap, topic, 1, {"table.publish": "lake"})
