@@ -8,7 +8,8 @@ it: readers see the one or the other, and nobody else's change is lost.
             expired snapshots are removed
 
 What is there is known by its names: those of files in the folder of the table are made by its nodes alone, and their
-ids grow. A version that is older than what the catalog has is not published.
+ids grow. A version that is older than what the catalog has is refused: another node was faster, and this one finds the
+next version at its next attempt, or the cluster's own catalog was restored from an earlier state.
 """
 
 import re
@@ -74,7 +75,7 @@ _DELEGATION: Final = "X-Iceberg-Access-Delegation"
 
 
 def publish(request: Publish) -> None:
-    """Let a catalog show a version of a table, or a newer one.
+    """Let a catalog show a version of a table.
 
     Raises ForeignTableError if there is something else under the name, ExternalCatalogError if the catalog cannot be
     used, PublishError for others. Whatever has happened, the request may be repeated.
@@ -132,6 +133,14 @@ def _foreign(catalog: ExternalCatalog, table: Place, what: str) -> ForeignTableE
     return ForeignTableError(f"catalog {catalog.name}: {name} {what}: it is left alone; drop or rename it there")
 
 
+def _ahead(catalog: ExternalCatalog, table: Place) -> PublishError:
+    name = ".".join((*catalog.namespace, table.name))
+    return PublishError(
+        f"catalog {catalog.name}: {name} is at a later version there than here: if the cluster's catalog was restored, "
+        "drop it there, or wait until the table has more commits"
+    )
+
+
 # jdbc
 
 
@@ -177,8 +186,10 @@ def _publish_in_database(request: Publish) -> None:
                 there = _file_id(at, table, ".metadata.json")
                 if there is None:
                     raise _foreign(catalog, table, f"is another table, or somebody else has changed it ({at})")
-                if mine is None or there >= mine:
+                if mine is None or there == mine:
                     return
+                if there > mine:
+                    raise _ahead(catalog, table)
                 moved = {"metadata_location": uri, "previous_metadata_location": at}
                 changed = update(IcebergTables).where(*row, IcebergTables.metadata_location == at).values(moved)
                 if connection.execute(changed).rowcount != 1:
@@ -251,8 +262,8 @@ def _publish_over_rest(request: Publish) -> None:
         current = found.metadata.current_snapshot()
         if current is not None and not _is_ours(current, table):
             raise _foreign(catalog, table, f"was changed by somebody else ({current.manifest_list})")
-        if _newest(found.metadata) > ours.last_sequence_number:
-            return  # a newer version was published
+        if _is_ahead(found.metadata, ours):
+            raise _ahead(catalog, table)
         is_same = AssertTableUUID(uuid=ours.table_uuid)
         if missing := [each for each in ours.schemas if each not in found.metadata.schemas]:
             _commit(client, found, [is_same], [{"action": "add-schema", "schema": each} for each in missing])
@@ -265,6 +276,13 @@ def _publish_over_rest(request: Publish) -> None:
 
 def _is_ours(snapshot: Snapshot, table: Place) -> bool:
     return _file_id(snapshot.manifest_list, table, ".avro") is not None
+
+
+def _is_ahead(theirs: TableMetadata, ours: TableMetadataV2) -> bool:
+    """Return whether the newest snapshot there is one that ours does not have, or does not have yet."""
+    newest = max(theirs.snapshots, key=_sequence, default=None)
+    known = {each.snapshot_id for each in ours.snapshots}
+    return newest is not None and _sequence(newest) >= ours.last_sequence_number and newest.snapshot_id not in known
 
 
 def creation(ours: TableMetadata) -> list[Update]:

@@ -157,7 +157,7 @@ def test_each_version_is_shown_with_its_schema_and_snapshots(there: Elsewhere, t
     assert (read(there), snapshots(there)) == (wanted(range(7)), [1004, 1005])
 
 
-def test_a_version_may_be_published_again_and_an_older_one_changes_nothing(there: Elsewhere, table: Folder) -> None:
+def test_a_version_may_be_published_again_and_an_older_one_is_refused(there: Elsewhere, table: Folder) -> None:
     table.append(range(3))
     older = table.metadata
     publish(request(there, table))
@@ -166,7 +166,8 @@ def test_a_version_may_be_published_again_and_an_older_one_changes_nothing(there
     publish(request(there, table))
     before = there.open().load_table(there.name).metadata_location
     publish(request(there, table))
-    publish(request(there, table, older))
+    with pytest.raises(PublishError, match=r"^catalog lake: lake\.n\d+\.small\.events is at a later version there"):
+        publish(request(there, table, older))
     assert there.open().load_table(there.name).metadata_location == before
     assert read(there) == wanted(range(5))
 
@@ -277,8 +278,26 @@ def test_a_row_that_moves_meanwhile_is_not_moved_back(
     with pytest.raises(PublishError, match="changed at the same time"):
         publish(slower)
     assert read(there) == wanted(range(6))
-    publish(slower)
+    with pytest.raises(PublishError, match="later version"):
+        publish(slower)
     assert read(there) == wanted(range(6))
+
+
+@pytest.mark.parametrize("there", ["rest"], indirect=True)
+def test_another_history_is_refused_until_it_is_passed(there: Elsewhere, table: Folder, tmp_path: Path) -> None:
+    table.append(range(3))
+    publish(request(there, table))
+    (tmp_path / "restored").mkdir()
+    restored = Folder(tmp_path / "restored")
+    restored.location = table.location
+    for _ in range(100):
+        restored.new_uri("is skipped: files have other names")
+    restored.append(range(4), snapshot_id=2001)
+    with pytest.raises(PublishError, match="later version"):
+        publish(request(there, restored))
+    restored.append(range(4, 5), snapshot_id=2002, kept=[])
+    publish(request(there, restored))
+    assert (read(there), snapshots(there)) == (wanted(range(5)), [2002])
 
 
 @pytest.mark.parametrize(
