@@ -14,6 +14,7 @@ from tests.simulation.groups import GroupHistory, check_group
 from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.producers import Producer
 from tests.simulation.routing import Client, Lost
+from tests.simulation.share import ShareConsumer
 from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import check_views
@@ -31,6 +32,7 @@ async def check_all(
     groups: Sequence[GroupHistory],
     actors: Sequence[Any],
     tables: Tables | None,
+    last_share_consumer: ShareConsumer | None,
 ) -> None:
     """Read everything, and compare it with what is known."""
     world.note("final checks")
@@ -43,6 +45,8 @@ async def check_all(
     client = Client(world, "final")
     starts: dict[TopicPartition, int] = {}
     committed: dict[TopicPartition, dict[int, str]] = {}
+    if last_share_consumer is not None:
+        await last_share_consumer.take_all()
     for where in partitions:
         await _until_stable(world, history, client, where)
         readers = [Reader(world, history, f"final-{where}-{level}", where, committed=level) for level in (False, True)]
@@ -56,6 +60,9 @@ async def check_all(
             history.check_cleaned(where, all_.found, stable.found)
         if tables is not None:
             await tables.check_final(stable)
+        if last_share_consumer is not None and where in last_share_consumer.places:
+            shares = last_share_consumer.shares
+            shares.check_final(where, starts[where], stable.found if shares.committed else all_.found)
     history.check_transactions(starts, committed)
     for actor in actors:
         if isinstance(actor, Copier):

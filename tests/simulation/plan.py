@@ -21,6 +21,7 @@ COUNTS = (
     "expiring",
     "idempotent",
     "restless",
+    "share_members",
     "tables",
     "table_topics",
 )
@@ -72,6 +73,8 @@ class Plan:
     table_interval_ms: int = 1_000
     """Longest time that a record waits for its snapshot."""
     snapshot_retention_ms: int = 10_000
+    share_members: int = 0
+    """Members of a share group."""
     goes_back: bool = False
     """Put the catalog back to an earlier state at the end of the faults, and rebuild it."""
 
@@ -108,6 +111,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         object_log=False,
         rival=False,
     )
+    plan = replace(plan, share_members=Random(f"share/{seed}").choice((0, 0, 0, 2, 3)))
     faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
     plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
     plan = replace(plan, faults=[*plan.faults, *(kind for kind in NEWER_FAULTS if random.random() < 0.35)])

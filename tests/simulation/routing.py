@@ -26,6 +26,7 @@ from anabranch.protocol.messages.metadata import MetadataRequest, MetadataReques
 from anabranch.protocol.messages.offset_commit import OffsetCommitRequest
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest
 from anabranch.protocol.messages.produce import ProduceRequest
+from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from anabranch.protocol.messages.sync_group import SyncGroupRequest
 from anabranch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.simulation.history import TopicPartition, Violation
@@ -226,6 +227,7 @@ def place_of(message: object) -> Place | None:
             | HeartbeatRequest()
             | LeaveGroupRequest()
             | ConsumerGroupHeartbeatRequest()
+            | ShareGroupHeartbeatRequest()
             | OffsetCommitRequest()
             | TxnOffsetCommitRequest()
         ):

@@ -29,6 +29,7 @@ from tests.simulation.producers import Producer
 from tests.simulation.restless import RestlessProducer
 from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
+from tests.simulation.share import ShareConsumer, ShareHistory
 from tests.simulation.table_topics import TableTopic
 from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
@@ -137,6 +138,7 @@ class Scenario:
                 goes_back=plan.goes_back,
             )
         self.groups = [GroupHistory("classic"), GroupHistory("consumer")]
+        self.shares = ShareHistory(world, "share", committed=bool(plan.seed % 2)) if plan.share_members else None
 
     async def main(self) -> None:
         world, plan = self.world, self.plan
@@ -170,7 +172,8 @@ class Scenario:
                     await end_drains(world)
                     await _ended(running)
                     tables = self.tables if plan.tables else None
-                    await check_all(world, self.history, self.partitions, self.groups, actors, tables)
+                    last = self._last_share_consumer()
+                    await check_all(world, self.history, self.partitions, self.groups, actors, tables, last)
             except TimeoutError as error:
                 left = [task.get_name() for task in running if not task.done()] or ["the final checks"]
                 raise Violation(
@@ -240,6 +243,7 @@ class Scenario:
                 ConsumerMember(world, f"consumer{index}", self.groups[1], topics)
                 for index in range(plan.consumer_members)
             ),
+            *self._share_consumers(),
             *(
                 Producer(world, history, f"keyed{index}", {"keyed": 1}, idempotent=True, keys=5)
                 for index in range(plan.keyed)
@@ -253,6 +257,20 @@ class Scenario:
                 for index in range(plan.expiring)
             ),
         ]
+
+    def _share_consumers(self) -> list[ShareConsumer]:
+        if self.shares is None:
+            return []
+        return [
+            ShareConsumer(self.world, self.history, self.shares, f"share{index}", self.topics)
+            for index in range(self.plan.share_members)
+        ]
+
+    def _last_share_consumer(self) -> ShareConsumer | None:
+        """Return a member that takes what is left."""
+        if self.shares is None:
+            return None
+        return ShareConsumer(self.world, self.history, self.shares, "share-last", self.topics)
 
     @property
     def partitions(self) -> list[TopicPartition]:
