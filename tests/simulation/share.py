@@ -79,7 +79,8 @@ class ShareHistory:
         count, released_s = self.released.get(place, (0, 0.0))
         if sent_s > released_s and each.delivery_count <= count:
             raise Violation(
-                f"share group {self.group} {each.where} offset {each.offset}: delivery count {each.delivery_count} after {count}"
+                f"share group {self.group} {each.where} offset {each.offset}: "
+                f"delivery count {each.delivery_count} after {count}"
             )
         self.counts[place] = max(self.counts[place], each.delivery_count)
 
@@ -124,7 +125,7 @@ class ShareConsumer:
         """Epoch of the next request to each node that has a session."""
 
     async def run(self) -> None:
-        """Consume until the faults are over."""
+        """Consume until the faults are over. The sessions stay, so that only locks that end free what was forgotten."""
         while not self.world.faults_over.is_set():
             await self.step(careless=True)
             await asyncio.sleep(self.random.uniform(0.1, 0.5))

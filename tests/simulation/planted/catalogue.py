@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.simulation.planted.cluster import CLUSTER
 from tests.simulation.planted.patch import Edit, Planted
+from tests.simulation.planted.share import SHARE
 from tests.simulation.planted.symptoms import (
     CLEANED,
     CORRUPT,
@@ -482,6 +483,7 @@ PLANTED: Sequence[Planted] = (
         adapt=having(rival=True),
     ),
     *CLUSTER,
+    *SHARE,
     *TABLES,
     *TABLE_TOPICS,
 )

@@ -1,0 +1,80 @@
+"""Planted bugs of share groups."""
+
+from collections.abc import Sequence
+
+from tests.simulation.planted.patch import Edit, Planted
+from tests.simulation.planted.symptoms import SHARED_TWICE, UNDECIDED, having
+
+SHARE: Sequence[Planted] = (
+    Planted(
+        "share-ack-not-stored",
+        "the next leader of a share partition does not get the acknowledgements of updates",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.state.stored",
+                "        batches=combine(before.batches, update.batches, start_offset),\n        leader_fence=",
+                "        batches=combine(before.batches, (), start_offset),\n        leader_fence=",
+            )
+        ],
+        found_by=SHARED_TWICE,
+        seeds=5,
+        adapt=having("kill", share_members=3, idempotent=1),
+    ),
+    Planted(
+        "share-ack-early",
+        "an acknowledgement is answered before it is durable",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.leader",
+                "        if change.batches:\n            self._submit(change, done)\n        else:",
+                "        if change.batches:\n            self._submit(change, lambda _: None)\n            done(None)\n"
+                "        else:",
+            )
+        ],
+        found_by=SHARED_TWICE,
+        seeds=20,
+        adapt=having("kill", "power", share_members=3, idempotent=1),
+    ),
+    Planted(
+        "share-lock-forever",
+        "the lock of a record never ends",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.leader",
+                "if deadline_ms >= self._timer_ms or",
+                "if deadline_ms >= 0 or",
+            )
+        ],
+        found_by="was never delivered",
+        seeds=10,
+        adapt=having(share_members=3, idempotent=1),
+    ),
+    Planted(
+        "share-count-restarts",
+        "delivery counts begin again with the next leader of a share partition",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.partition.machine",
+                "Batch(Run(first_offset, batch.last_offset, state, batch.delivery_count))",
+                "Batch(Run(first_offset, batch.last_offset, state, 0))",
+            )
+        ],
+        found_by="delivery count",
+        seeds=20,
+        adapt=having("kill", share_members=3, idempotent=1),
+    ),
+    Planted(
+        "share-aborted",
+        "records of aborted transactions are delivered to a share group that reads committed ones",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.partition.machine",
+                "            for each in aborted:\n",
+                "            for each in ():\n",
+            )
+        ],
+        found_by=UNDECIDED,
+        seeds=10,
+        adapt=having(share_members=3, transactional=2),
+    ),
+)
