@@ -163,7 +163,7 @@ TABLE_TOPICS: Sequence[Planted] = (
         "a committer does not hear of new partitions and configs of its topic",
         [Edit("anabranch.tables.upkeep.service", "        self.committer.topic = topic\n", "")],
         found_by=TABLE_BEHIND,
-        seeds=10,
+        seeds=20,
         adapt=living(),
     ),
     Planted(
@@ -177,7 +177,7 @@ TABLE_TOPICS: Sequence[Planted] = (
             )
         ],
         found_by=TABLE_BEHIND,
-        seeds=10,
+        seeds=30,
         adapt=living(),
     ),
     Planted(
