@@ -20,7 +20,7 @@ from anabranch.s3stream.errors import NodeFenced, NotFound, StorageError
 from anabranch.tables.process import ColumnProcess, ColumnsError
 from anabranch.tables.publication import ExternalCatalog, Place, Publish, Withdraw
 from anabranch.tables.upkeep.context import OtherCatalogs, TableTopic, TableTopics, UpkeepContext
-from anabranch.tables.upkeep.options import PUBLISH
+from anabranch.tables.upkeep.options import ENABLE, PUBLISH
 from anabranch.tables.upkeep.status import PublicationStatus, UpkeepStats
 from anabranch.tables.upkeep.transfers import TableFiles
 
@@ -212,7 +212,10 @@ class TablePublisher:
         entry.metadata_file, entry.status.version, entry.status.lacking_since_ms = info.metadata_file, info.version, 0
 
     async def _look_after(self, entry: _Entry) -> None:
-        """Remove the entry of a table that was dropped; forget one that another node commits."""
+        """Remove the entry of a table that was dropped; forget one that another node commits.
+
+        A table that nobody commits any more gets its last version, which it may have lacked.
+        """
         info, topic_id = entry.info, entry.topic.topic_id
         assert info is not None, "it was published"
         try:
@@ -220,10 +223,19 @@ class TablePublisher:
         except NotFound:
             await self._withdraw(info)
         else:
-            if found.snapshot_id == info.snapshot_id:  # no committer has added any
+            name, is_behind = found.options.get(PUBLISHED), found.metadata_file != entry.metadata_file
+            is_abandoned = is_behind and await self._is_abandoned(topic_id)
+            if name is not None and is_abandoned:
+                await self._publish(self._catalog(name), found)
+                entry.metadata_file = found.metadata_file
+            if is_abandoned or found.snapshot_id == info.snapshot_id:  # no committer has added any
                 entry.pause.grow(asyncio.get_running_loop().time(), max_s=LEFT_S_MAX)
                 return
         self._left.pop(topic_id, None)
+
+    async def _is_abandoned(self, topic_id: bytes) -> bool:
+        configs = await self._context.catalog.list_topic_configs()
+        return configs.get(topic_id, {}).get(ENABLE) != "true"
 
     async def _publish(self, catalog: ExternalCatalog, info: TableInfo) -> None:
         file = (await self._tables.get_files([info.metadata_file])).get(info.metadata_file)

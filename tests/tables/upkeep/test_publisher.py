@@ -220,6 +220,36 @@ async def test_an_entry_leaves_with_its_table(node: Node, topic: str, folder: Pa
     await until(lambda: not is_there(folder, topic), pause_s=0.05)
 
 
+async def test_an_entry_of_a_kept_table_gets_its_last_version_after_an_outage(
+    node: Node, topic: str, folder: Path, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic, configs={"table.retention": "keep"})
+    committer = own_committer(node, topic, tmp_path / "committer")
+    await sent(node, topic, values(0, 10))
+    await finish(committer)
+    topics = Topics(node, topic)
+    publisher = own_publisher(node, topics, tmp_path / "own")
+    await until_done(publisher)
+    await sent(node, topic, values(10, 20))
+    await finish(committer)
+    last = await consumed(node, topic)
+    (found,) = topics.committed()
+    (folder / "lake.db").rename(folder / "away.db")
+    (folder / "lake.db").mkdir()
+    try:
+        publisher.note_version(found.topic_id, -1)
+        await publisher.look()
+        await asyncio.to_thread(delete_topic, node.bootstrap, topic)
+        await until(lambda: not topics.committed(), pause_s=0.02)
+        pause_s = await publisher.look()
+    finally:
+        (folder / "lake.db").rmdir()
+        (folder / "away.db").rename(folder / "lake.db")
+    await passed(pause_s + 0.01)  # timers may be a little early
+    await publisher.look()
+    assert await asyncio.to_thread(rows_there, folder, topic) == last
+
+
 async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -246,11 +276,16 @@ async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
 
 async def until_done(publisher: TablePublisher) -> None:
     """Let a publisher work until it has nothing to do."""
-    loop = asyncio.get_running_loop()
     while (pause_s := await publisher.look()) < LOOK_S_MAX:
-        done = loop.create_future()
-        loop.call_later(pause_s, done.set_result, None)
-        await done
+        await passed(pause_s)
+
+
+async def passed(pause_s: float) -> None:
+    """Return after a pause that a publisher has asked for."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.call_later(pause_s, done.set_result, None)
+    await done
 
 
 @pytest.mark.parametrize("step", ["publishing", "published"])
