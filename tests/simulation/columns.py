@@ -84,6 +84,9 @@ class SimColumns(ColumnProcess):
     def process_id(self) -> None:
         return None
 
+    def rest(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
