@@ -36,8 +36,8 @@ GROUP_RESOURCE: Final = 32
 BEAT_S: Final = 1.0
 DELIVERIES_MAX: Final = 10
 """The delivery count limit of the nodes: a record whose deliveries are used up is given up."""
-QUIET_S: Final = 6.0
-"""Time without a record after which all are taken: locks and sessions of members that are gone have ended."""
+QUIET_S: Final = 20.0
+"""Time without a record after which all are taken: locks have ended, and states were read from new coordinators."""
 GAP, ACCEPT, RELEASE, REJECT = range(4)
 """Types of acknowledgements."""
 REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
