@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from anabranch.broker.api.handlers.list_offsets import LATEST
 from anabranch.broker.api.handlers.local import User
@@ -13,22 +13,28 @@ from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
 from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from anabranch.protocol.messages import consumer_group_describe, describe_groups
+from anabranch.protocol.messages import consumer_group_describe, describe_groups, share_group_describe
 from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponseGroup,
+)
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
 )
+from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 
 GROUPS_MAX: Final = 500
 OFFSETS_MAX: Final = 5000
 PIECE_GROUPS: Final = 100
 """Groups of one request."""
 
-GroupType = Literal["classic", "consumer"]
+GroupType = Literal["classic", "consumer", "share"]
 
 
 class GroupRow(Model):
@@ -72,7 +78,10 @@ class MemberRow(Model):
 
 
 class CommittedRow(Model):
-    """A partition that a group has committed an offset of, or that a member is assigned."""
+    """A partition that a group has committed an offset of, or that a member is assigned.
+
+    The committed offset of a share group is the first one that is not yet processed.
+    """
 
     topic: str
     partition: int
@@ -91,7 +100,7 @@ class GroupDescription(Model):
     type: GroupType
     state: str
     assignor: str
-    """Assignor of a consumer group; protocol that a classic group has agreed on."""
+    """Assignor of a consumer or share group; protocol that a classic group has agreed on."""
     coordinator: int
     members: list[MemberRow]
     offsets: list[CommittedRow]
@@ -102,10 +111,16 @@ class GroupDescription(Model):
 
 
 class Committed(NamedTuple):
-    """A committed offset."""
+    """A committed offset, or the start offset of a share group's partition."""
 
     offset: int
-    metadata: str | None
+    metadata: str | None = None
+    lag: int | None = None
+    """Lag of a share group, if its coordinator knows it: members process records in any order."""
+
+    def lag_to(self, end_offset: int) -> int:
+        """Return how many records are left before the end."""
+        return max(end_offset - self.offset, 0) if self.lag is None else self.lag
 
 
 class Listed(NamedTuple):
@@ -164,10 +179,16 @@ class Groups:
             return coordinator, _classic(classic)
         answer = await self._calls.call(coordinator, ConsumerGroupDescribeRequest(group_ids=[group_id]), user)
         (group,) = answer.groups
-        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            check(group.error_code, group.error_message)
+            return coordinator, _consumer(group)
+        answer = await self._calls.call(coordinator, ShareGroupDescribeRequest(group_ids=[group_id]), user)
+        (shared,) = answer.groups
+        # Where the feature of share groups is off, there is none.
+        if shared.error_code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
-        check(group.error_code, group.error_message)
-        return coordinator, _consumer(group)
+        check(shared.error_code, shared.error_message)
+        return coordinator, _share(shared)
 
     async def describe(self, groups: Sequence[Listed], user: User) -> Mapping[str, GroupState]:
         """Return the state of each group that its coordinator describes."""
@@ -179,10 +200,16 @@ class Groups:
             lambda ids: ConsumerGroupDescribeRequest(group_ids=ids),
             user,
         )
+        share, _ = await self._ask(
+            [each for each in groups if each.type == "share"],
+            lambda ids: ShareGroupDescribeRequest(group_ids=ids),
+            user,
+        )
         found = {each.group_id: _classic(each) for answer in classic for each in answer.groups if not each.error_code}
         found |= {
             each.group_id: _consumer(each) for answer in consumer for each in answer.groups if not each.error_code
         }
+        found |= {each.group_id: _share(each) for answer in share for each in answer.groups if not each.error_code}
         return found
 
     async def committed(
@@ -190,14 +217,24 @@ class Groups:
     ) -> tuple[Mapping[str, Mapping[Partition, Committed]], frozenset[int]]:
         """Return the committed offsets of each group whose coordinator answers, and the nodes that have not."""
         answers, unreachable = await self._ask(
-            groups,
+            [each for each in groups if each.type != "share"],
             lambda ids: OffsetFetchRequest(
                 groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in ids]
             ),
             user,
         )
+        shared, more_unreachable = await self._ask(
+            [each for each in groups if each.type == "share"],
+            lambda ids: DescribeShareGroupOffsetsRequest(
+                groups=[DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in ids]
+            ),
+            user,
+        )
         found = {each.group_id: _offsets(each) for answer in answers for each in answer.groups if not each.error_code}
-        return found, unreachable
+        found |= {
+            each.group_id: _share_offsets(each) for answer in shared for each in answer.groups if not each.error_code
+        }
+        return found, unreachable | more_unreachable
 
     async def _ask(
         self, groups: Sequence[Listed], make: Callable[[Sequence[str]], Any], user: User
@@ -263,7 +300,7 @@ class GroupEndpoints:
                     committed=None if known is None else known.offset,
                     start_offset=None if place is None else place.start,
                     end_offset=None if place is None else place.high_watermark,
-                    lag=None if known is None or place is None else max(place.high_watermark - known.offset, 0),
+                    lag=None if known is None or place is None else known.lag_to(place.high_watermark),
                     member_id=assigned.get((topic, index)),
                     metadata=None if known is None else known.metadata,
                 )
@@ -287,11 +324,11 @@ def total_lag(committed: Mapping[Partition, Committed], ends: Mapping[Partition,
     """Return the records between committed offsets and the ends of their partitions; None if an end is not known."""
     if not committed.keys() <= ends.keys():
         return None
-    return sum(max(ends[key] - each.offset, 0) for key, each in committed.items())
+    return sum(each.lag_to(ends[key]) for key, each in committed.items())
 
 
 def _type(group_type: str) -> GroupType:
-    return "consumer" if group_type == "consumer" else "classic"
+    return cast("GroupType", group_type) if group_type in get_args(GroupType) else "classic"
 
 
 def _classic(group: describe_groups.DescribedGroup) -> GroupState:
@@ -317,21 +354,27 @@ def _assigned(assignment: bytes) -> list[AssignedPartition]:
 
 
 def _consumer(group: consumer_group_describe.DescribedGroup) -> GroupState:
-    members = [
-        MemberRow(
-            member_id=each.member_id,
-            client_id=each.client_id,
-            host=each.client_host,
-            instance_id=each.instance_id,
-            assignments=[
-                AssignedPartition(topic=topic.topic_name, partition=index)
-                for topic in each.assignment.topic_partitions
-                for index in topic.partitions
-            ],
-        )
-        for each in group.members
-    ]
+    members = [_member(each, each.instance_id) for each in group.members]
     return GroupState("consumer", group.group_state, group.assignor_name, members)
+
+
+def _share(group: share_group_describe.DescribedGroup) -> GroupState:
+    members = [_member(each, None) for each in group.members]
+    return GroupState("share", group.group_state, group.assignor_name, members)
+
+
+def _member(member: consumer_group_describe.Member | share_group_describe.Member, instance_id: str | None) -> MemberRow:
+    return MemberRow(
+        member_id=member.member_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        instance_id=instance_id,
+        assignments=[
+            AssignedPartition(topic=topic.topic_name, partition=index)
+            for topic in member.assignment.topic_partitions
+            for index in topic.partitions
+        ],
+    )
 
 
 def _offsets(group: OffsetFetchResponseGroup) -> dict[Partition, Committed]:
@@ -340,4 +383,13 @@ def _offsets(group: OffsetFetchResponseGroup) -> dict[Partition, Committed]:
         for topic in group.topics
         for each in topic.partitions
         if not each.error_code and each.committed_offset >= 0
+    }
+
+
+def _share_offsets(group: DescribeShareGroupOffsetsResponseGroup) -> dict[Partition, Committed]:
+    return {
+        (topic.topic_name, each.partition_index): Committed(each.start_offset, lag=each.lag if each.lag >= 0 else None)
+        for topic in group.topics
+        for each in topic.partitions
+        if not each.error_code and each.start_offset >= 0
     }

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from confluent_kafka import Consumer, Producer, TopicCollection
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from yarl import URL
 
 from anabranch.broker.cluster.node import Node
@@ -201,6 +202,45 @@ async def test_members_of_a_group_and_what_they_are_assigned(
         (at, member["member_id"]) for at in (0, 1)
     ]
     assert (row["type"], row["members"], row["topics"]) == (protocol, 1, ["t"])
+
+
+async def test_members_of_a_share_group_and_how_far_it_is(api: ApiClient, node: Node, client: RawClient) -> None:
+    await client.produce("t", [batch_of(b"1", b"2", b"3")])
+    await to_thread(begin_at_the_start, node, "g")
+    consumer = ShareConsumer({"bootstrap.servers": node.bootstrap, "group.id": "g", "client.id": "reader"})
+    consumer.subscribe(["t"])
+    try:
+        values = await to_thread(polled, consumer)
+        await to_thread(consumer.commit_sync)  # what was polled
+        group = await api.get("/groups/g")
+        (row,) = (await api.get("/groups"))["groups"]
+        (member,) = group["members"]
+    finally:
+        await to_thread(consumer.close)
+    assert values == [b"1", b"2", b"3"]
+    assert (group["type"], group["state"], group["assignor"]) == ("share", "Stable", "simple")
+    assert (member["client_id"], member["instance_id"]) == ("reader", None)
+    assert member["assignments"] == [{"topic": "t", "partition": at} for at in (0, 1)]
+    assert (row["type"], row["members"], row["topics"]) == ("share", 1, ["t"])
+    # It has gone, and has acknowledged all records.
+    group = await api.get("/groups/g")
+    assert (group["members"], group["lag"]) == ([], 0)
+    assert [(each["partition"], each["lag"], each["end_offset"]) for each in group["offsets"]] == [(0, 0, 3)]
+
+
+def begin_at_the_start(node: Node, group: str) -> None:
+    """Let a share group begin with the first records."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def polled(consumer: ShareConsumer) -> list[bytes | None]:
+    """Return the values of the first records."""
+    while not (found := consumer.poll(30)):
+        pass
+    return [each.value() for each in found]
 
 
 async def test_transactions_and_producers(api: ApiClient, node: Node) -> None:

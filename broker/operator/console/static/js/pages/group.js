@@ -45,7 +45,7 @@ export function GroupPage({ group }) {
       ${mayOperate &&
       found &&
       html`
-        <button type="button" onClick=${() => setDialog("reset")}>Reset offsets</button>
+        ${found.type !== "share" && html`<button type="button" onClick=${() => setDialog("reset")}>Reset offsets</button>`}
         <button type="button" class="danger-quiet" onClick=${() => setDialog("delete")}>Delete</button>
       `}
     <//>
