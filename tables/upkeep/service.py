@@ -16,7 +16,7 @@ import structlog
 from anabranch.extras import MissingExtra
 from anabranch.s3stream.errors import NodeFenced, StorageError
 from anabranch.s3stream.tasks import side_by_side
-from anabranch.tables.process import ColumnProcess, ColumnsError
+from anabranch.tables.process import ColumnsError
 from anabranch.tables.upkeep.abandoned import AbandonedTables
 from anabranch.tables.upkeep.committer import Left, TableCommitter
 from anabranch.tables.upkeep.context import OtherCatalogs, TableTopic, TableTopics, UpkeepContext
@@ -146,7 +146,7 @@ class TableUpkeep:
             if topic_id in self._tables and loop.time() >= table.look_s:
                 await self._look_at(table)
         if await self._abandoned.look() and not self._tables:
-            await self.context.columns.ask(ColumnProcess.rest)
+            await self.context.columns.ask(lambda process: process.rest())
         looks = [each.look_s for each in self._tables.values()]
         followed = [each.options.commit_interval_ms / 1000 / LOOKS for each in self.topics.followed()]
         waits = [each - loop.time() for each in looks] + followed
