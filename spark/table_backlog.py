@@ -331,7 +331,8 @@ class _CatchUp:
                     break
                 bounds = OffsetBounds(gap.start_offset, end)
                 within = replace(transactions, aborted=transactions.aborted_between(*bounds))
-                return WantedRows(self._topic.name, idx, stream_id, bounds, within, self._finding)
+                codec = self._topic.options.codec
+                return WantedRows(self._topic.name, idx, stream_id, bounds, within, self._finding, codec)
             else:
                 return None
         raise StorageError(f"topic {self._topic.name} loses records before they can become rows")

@@ -178,7 +178,7 @@ class TableCommitter:
         self, idx: int, bounds: OffsetBounds, finding: Finding, transactions: Mapping[int, SnapshotTransactions]
     ) -> WantedRows:
         topic = self.topic
-        return WantedRows(topic.name, idx, topic.streams[idx], bounds, transactions[idx], finding)
+        return WantedRows(topic.name, idx, topic.streams[idx], bounds, transactions[idx], finding, topic.options.codec)
 
     # kinds of commits
 
@@ -287,6 +287,7 @@ class TableCommitter:
             schema,
             PartitionRange(self.topic.name, rewrite.idx, *rewrite.bounds),
             str(target),
+            self.topic.options.codec,
         )
         report = await self._context.columns.ask(partial(ColumnProcess.join, join=join))
         for path in sources:

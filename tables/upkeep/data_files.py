@@ -34,6 +34,8 @@ class WantedRows:
     transactions: SnapshotTransactions
     """Transactions of the partition; of the aborted ones at least those that are within the bounds."""
     finding: Finding
+    codec: str
+    """Compression of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class DataFileMaker:
             wanted.finding.value,
             wanted.finding.key,
             str(target),
+            wanted.codec,
         )
         report = await self._columns.ask(lambda process: process.make(share, fallbacks_max=self._fallbacks_max))
         blocks.unlink()

@@ -11,10 +11,13 @@ from anabranch.s3stream.catalog.table_values import TableRetention
 from anabranch.tables.requests import Asked, Registry
 
 Format = Literal["raw", "json", "avro", "protobuf", "auto"]
+Codec = Literal["zstd", "lz4", "snappy", "gzip", "none"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 RETENTIONS: Final[Mapping[str, TableRetention]] = {"topic": TableRetention.TOPIC, "keep": TableRetention.KEEP}
+CODECS: Final[tuple[str, ...]] = get_args(Codec)
 ENABLE: Final = "table.enable"
 COMMIT_INTERVAL_MS: Final = "table.commit.interval.ms"
+COMPRESSION_TYPE: Final = "table.compression.type"
 TARGET_FILE_BYTES: Final = "table.target.file.bytes"
 SNAPSHOT_RETENTION_MS: Final = "table.snapshot.retention.ms"
 RETENTION: Final = "table.retention"
@@ -34,6 +37,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "table.key.message": "",
     "table.key.encodings": "",
     COMMIT_INTERVAL_MS: "60000",
+    COMPRESSION_TYPE: "zstd",
     TARGET_FILE_BYTES: "268435456",
     SNAPSHOT_RETENTION_MS: "86400000",
     RETENTION: "topic",
@@ -117,6 +121,8 @@ class TableOptions:
     snapshot_retention_ms: int
     """Time for which a snapshot stays after another one has replaced it."""
     retention: TableRetention
+    codec: Codec = "zstd"
+    """Compression of new data files."""
     publish: str = ""
     """Name of the catalog of the node's settings that shows the table, too; empty: none."""
 
@@ -131,6 +137,9 @@ class TableOptions:
         retention = value(RETENTION)
         if retention not in RETENTIONS:
             raise ValueError(f"{RETENTION}={retention}: expected one of {', '.join(RETENTIONS)}")
+        codec = value(COMPRESSION_TYPE)
+        if codec not in CODECS:
+            raise ValueError(f"{COMPRESSION_TYPE}={codec}: expected one of {', '.join(CODECS)}")
         publish, snapshot_retention_ms = value(PUBLISH), int(value(SNAPSHOT_RETENTION_MS))
         if publish and snapshot_retention_ms < PUBLISHED_RETENTION_MS_MIN:
             raise ValueError(
@@ -144,5 +153,6 @@ class TableOptions:
             int(value(TARGET_FILE_BYTES)),
             snapshot_retention_ms,
             RETENTIONS[retention],
+            cast("Codec", codec),
             publish,
         )

@@ -1,5 +1,6 @@
 """Joins of tables' files: the same rows in the same order, in the columns of the current schema."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.row_files import write_rows
 from anabranch.tables.schema import KAFKA, encode_schema, evolve, field_ids
 from anabranch.tables.snapshots import Join
+from anabranch.tables.upkeep.options import CODECS
 from tests.tables.versions import FIRST, kafka_rows
 
 DEEP = pa.struct([pa.field("a", pa.int32()), pa.field("tags", pa.list_(pa.field("element", pa.int32())))])
@@ -51,6 +53,15 @@ def test_rows_of_several_files_become_one_file(tmp_path: Path) -> None:
     made = Path(join.target).read_bytes()
     assert make_join(join) == report
     assert Path(join.target).read_bytes() == made
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_join_has_the_compression_that_is_asked_for(tmp_path: Path, codec: str) -> None:
+    join = replace(join_of(tmp_path, written(tmp_path / "first", rows_of(range(5)))), codec=codec)
+    make_join(join)
+    found = pq.read_metadata(join.target).row_group(0).column(0).compression
+    assert found == ("UNCOMPRESSED" if codec == "none" else codec.upper())
+    assert pq.read_table(join.target)["n"].to_pylist() == [*range(5)]
 
 
 def test_a_join_has_the_same_rows_as_its_sources_at_a_newer_schema(tmp_path: Path) -> None:

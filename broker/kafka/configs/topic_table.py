@@ -332,6 +332,13 @@ _TOPIC_DEFS = (
         low=1000,
     ),
     _def(
+        "table.compression.type",
+        _S,
+        "zstd",
+        "Compression of the table's data files. Files that are written already keep theirs until they are joined.",
+        choices=("zstd", "lz4", "snappy", "gzip", "none"),
+    ),
+    _def(
         "table.enable",
         _B,
         "false",

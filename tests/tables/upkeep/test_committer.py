@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer, TopicPartition
@@ -481,6 +482,21 @@ async def test_small_files_are_joined(node: Node, topic: str, tmp_path: Path) ->
     assert committer.status.files == 4
     assert committer.stats.joined_files == 16
     assert await rows(committer) == await consumed(node, topic)
+
+
+async def test_data_files_and_those_they_are_joined_to_have_the_compression_of_the_topic(
+    node: Node, topic: str, tmp_path: Path
+) -> None:
+    await created_slowly(node, topic, configs={"table.compression.type": "lz4"})
+    committer = own_committer(node, topic, tmp_path / "own")
+    for at in range(8):
+        await sent(node, topic, values(at * 10, at * 10 + 10))
+        await finish(committer)
+    assert committer.stats.joined_files > 0
+    folder = Path(committer.status.metadata_location.removeprefix("file://")).parent.parent
+    groups = [pq.read_metadata(path).row_group(0) for path in folder.rglob("*.parquet")]
+    assert len(groups) > 8
+    assert {each.column(at).compression for each in groups for at in range(each.num_columns)} == {"LZ4"}
 
 
 async def test_old_snapshots_go_with_their_files(node: Node, topic: str, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_every_config_counts() -> None:
             "table.target.file.bytes": "2000",
             "table.snapshot.retention.ms": "3000",
             "table.retention": "keep",
+            "table.compression.type": "lz4",
         }
     )
     assert found is not None
@@ -46,7 +47,7 @@ def test_every_config_counts() -> None:
     )
     assert found.key.asked("orders-key", REGISTRY) == Asked("avro", None, REGISTRY, "keys")
     assert (found.commit_interval_ms, found.target_file_bytes, found.snapshot_retention_ms) == (1000, 2000, 3000)
-    assert found.retention is TableRetention.KEEP
+    assert (found.retention, found.codec) == (TableRetention.KEEP, "lz4")
 
 
 def test_a_published_table_keeps_its_snapshots_for_readers_that_are_behind() -> None:

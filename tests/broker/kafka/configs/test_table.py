@@ -79,6 +79,7 @@ def test_what_can_be_a_table_is_accepted(configs: Mapping[str, str]) -> None:
         ({"table.value": "csv"}, "String must be one of: raw, json, avro, protobuf, auto"),
         ({"table.commit.interval.ms": "999"}, "Value must be at least 1000"),
         ({"table.target.file.bytes": "1000"}, "Value must be at least 1048576"),
+        ({"table.compression.type": "lzo"}, "String must be one of: zstd, lz4, snappy, gzip, none"),
         ({"table.retention": "never"}, "String must be one of: topic, keep"),
         ({"table.value.schema": ORDER}, "table.value.schema: set, but table.value=raw uses none"),
         ({"table.key": "auto", "table.key.schema": AVRO}, "table.key.schema: set, but table.key=auto uses none"),
