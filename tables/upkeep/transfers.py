@@ -73,17 +73,19 @@ class TableFiles:
         store = self.store(file.store)
         part = path.with_name(f"{path.name}.part")
         found = 0
-        with part.open("wb") as target:
-            for start in range(0, file.size_bytes, PART_BYTES):
-                data = await store.get(file.file_key, start, min(start + PART_BYTES, file.size_bytes))
-                found = crc32c(data, found)
-                await asyncio.to_thread(target.write, data)
-        if found != file.crc32c:
-            part.unlink()
-            where = f"{store.name}:{file.file_key}"
-            raise CorruptObject(
-                f"file {where}: CRC32C: expected {file.crc32c:#010x}, found {found:#010x}",
-                expected=f"CRC32C {file.crc32c:#010x}",
-                found=f"{found:#010x}",
-            )
-        part.rename(path)
+        try:
+            with part.open("wb") as target:
+                for start in range(0, file.size_bytes, PART_BYTES):
+                    data = await store.get(file.file_key, start, min(start + PART_BYTES, file.size_bytes))
+                    found = crc32c(data, found)
+                    await asyncio.to_thread(target.write, data)
+            if found != file.crc32c:
+                where = f"{store.name}:{file.file_key}"
+                raise CorruptObject(
+                    f"file {where}: CRC32C: expected {file.crc32c:#010x}, found {found:#010x}",
+                    expected=f"CRC32C {file.crc32c:#010x}",
+                    found=f"{found:#010x}",
+                )
+            part.rename(path)
+        finally:
+            part.unlink(missing_ok=True)  # nobody would: the next file has another name
