@@ -336,7 +336,7 @@ class ShareLeader:
     def close_unless_wanted(self) -> None:
         """Forget the share partition if nobody in the group has a session here, and nothing is being written."""
         if not self._writing and not self._is_wanted():
-            self.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            self.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member of the group has a session here"))
 
     def fail(self, error: KafkaError) -> None:
         """Serve no more requests, and acknowledge nothing more."""
@@ -347,7 +347,7 @@ class ShareLeader:
                 "share partition closed",
                 group=self.key.group_id,
                 partition=str(self.partition),
-                reason=error.code.name,
+                reason=error.message or error.code.name,
             )
         self.error = error
         if self._timer is not None:
