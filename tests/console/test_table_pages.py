@@ -107,6 +107,7 @@ def description(**changes: Any) -> TableDescription:
             TablePartition(partition=0, start_offset=0, end_offset=6_000, topic_end_offset=6_000, lag=0),
             TablePartition(partition=1, start_offset=100, end_offset=6_445, topic_end_offset=6_522, lag=77),
         ],
+        publication=None,
         reasons=["field quantity: expected an integer, found a string", "expected JSON: line 1 column 1"],
         unreachable=[],
     )

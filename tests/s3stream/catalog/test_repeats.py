@@ -368,6 +368,11 @@ async def forget_files(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.tables.forget_files([file.file_id])
 
 
+async def set_options(scene: MetadataNode) -> Command:
+    await table_of(scene)
+    return lambda: scene.catalog.tables.set_options(TABLE_ID, {"a": "b"})
+
+
 OF_TABLES: dict[str, Prepare] = {
     "create": create,
     "drop": drop,
@@ -377,10 +382,11 @@ OF_TABLES: dict[str, Prepare] = {
     "discard_files": discard_files,
     "expire_files": expire_files,
     "forget_files": forget_files,
+    "set_options": set_options,
 }
 READS_OF_TABLES = {
     *("list", "read", "find", "of_topic", "count_data", "list_data_files", "list_live_files", "list_manifests"),
-    *("list_files", "get_files", "list_trimmed_files", "list_reapable"),
+    *("list_files", "get_files", "list_trimmed_files", "list_reapable", "list_at_rest"),
 }
 COMMANDS: dict[str, Prepare] = {
     each.__name__: each
