@@ -182,6 +182,13 @@ class Stream(StreamAdmission):
         """Completion of the newest append of all streams, which comes after those of all before it."""
         return self._journal.durable
 
+    def check_accepts(self) -> None:
+        """Raise what `append` raises whatever the batch is: StorageStopped, LogStalled, or the stream's own refusal."""
+        if self.error is not None or self._admission.error is not None:
+            raise self._refused()
+        if self._admission.is_stalled:
+            raise self._admission.stalled()
+
     def append(self, batch: StreamBatch) -> Durable:
         """Append the batch that begins at `next_offset`; its payload must not change until it is uploaded.
 
@@ -189,10 +196,7 @@ class Stream(StreamAdmission):
         OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), LogStalled,
         AppendTooLarge, StorageStopped, or the stream's own refusal.
         """
-        if self.error is not None or self._admission.error is not None:
-            raise self._refused()
-        if self._admission.is_stalled:
-            raise self._admission.stalled()
+        self.check_accepts()
         stream_id, base, end, count, timestamp, payload = batch
         if base != self.next_offset or end <= base or stream_id != self.stream_id:
             raise OffsetOutOfRange(

@@ -302,9 +302,16 @@ class Partition:
 
         Returns what `append` returns without appending: the result of the batch that it repeats, or a wait.
         """
-        if is_behind:
-            self.producers.check_first(header.producer_id, header.base_sequence)
-        duplicate = self._find_duplicate(header)
+        try:
+            if is_behind:
+                self.producers.check_first(header.producer_id, header.base_sequence)
+            duplicate = self._find_duplicate(header)
+        except KafkaError as error:
+            if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                # Behind a batch that was refused, the reason is the same. Told that it is out of order, clients begin
+                # a new epoch, and send again in it what is durable without their knowledge.
+                self.stream.check_accepts()
+            raise
         if duplicate is not None:
             pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
             return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)

@@ -42,6 +42,7 @@ from anabranch.protocol.messages.produce import (
     TopicProduceData,
 )
 from anabranch.protocol.records import Record, build_batch, decode_records
+from anabranch.s3stream.errors import StorageStopped
 from anabranch.wal.log import DeltaWal
 from anabranch.wal.requests import IoRequest
 from tests.support.node import running_node
@@ -201,6 +202,17 @@ async def test_acks_0_gets_no_answer_and_an_error_closes(client: RawClient) -> N
 
 async def test_other_acks_are_refused(client: RawClient) -> None:
     assert (await produce_one(client, batch_of(b"a"), acks=2)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(client: RawClient, node: Node) -> None:
+    """Out of order, librdkafka would begin a new epoch, and send again in it what is durable without its knowledge."""
+    producer = await client.call(InitProducerIdRequest(transactional_id=None), 4)
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    assert (await produce_one(client, batch_of(b"0", base_sequence=0, **fields))).base_offset == 0
+    node.serving.topics.partition("t", 0).stream.refuse(StorageStopped("the log failed"))
+    codes = {(await produce_one(client, batch_of(b"x", base_sequence=at, **fields))).error_code for at in (1, 2, 3)}
+    assert len(codes) == 1
+    assert not codes & {ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
 
 
 async def test_a_retry_gets_the_offsets_of_the_first_try(client: RawClient) -> None:

@@ -113,9 +113,13 @@ class LogStream:
         self.last_durable: Durable | None = None
         self.error: StorageError | None = None
 
-    def append(self, batch: StreamBatch) -> Durable:
+    def check_accepts(self) -> None:
+        """Raise the stream's error."""
         if self.error is not None:
             raise self.error
+
+    def append(self, batch: StreamBatch) -> Durable:
+        self.check_accepts()
         assert batch.base_offset == self.next_offset
         self.next_offset = batch.end_offset
         if not self._waiting:
