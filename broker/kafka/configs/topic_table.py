@@ -125,7 +125,7 @@ _TOPIC_DEFS = (
         "errors.deadletterqueue.group.enable",
         _B,
         "false",
-        "Let share groups write records to this topic that cannot be delivered.",
+        "No effect yet. Let share groups write records to this topic that cannot be delivered.",
     ),
     _def(
         "file.delete.delay.ms",
