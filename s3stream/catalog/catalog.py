@@ -388,7 +388,8 @@ class Catalog:
     async def request_moves(self, wanted: Mapping[int, int], *, reason: MoveReason, now_ms: int) -> None:
         """Order that streams are led by other nodes, given by stream; replaces earlier orders of these streams.
 
-        If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be.
+        If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be,
+        but a drain orders nothing of leaders that are not, or no longer, drained.
         Raises StreamNotFound; NodeUnavailable when a node is not registered or is being drained.
         """
         await self._change_as_node(lambda c: orders.request_moves(c, wanted, reason, now_ms))

@@ -23,8 +23,11 @@ EVACUATIONS: Final = (int(MoveReason.DRAIN), int(MoveReason.STOP))
 def request_moves(connection: Connection, wanted: Mapping[int, int], reason: MoveReason, now_ms: int) -> None:
     """Order that each stream is led by its node; an earlier order of the stream is replaced.
 
-    If the node leads it already, the earlier order is only removed, and a lasting one takes effect at once.
+    If the node leads it already, the earlier order is only removed, and a lasting one takes effect at once. A drain
+    orders only streams whose leaders are drained: a node whose drain has ended may not have seen it yet.
     """
+    if reason is MoveReason.DRAIN:
+        wanted = _led_by_drained(connection, wanted)
     _check_targets(connection, frozenset(wanted.values()))
     missing = sorted(wanted.keys() - find_streams(connection, wanted).keys())
     if missing:
@@ -39,6 +42,11 @@ def request_moves(connection: Connection, wanted: Mapping[int, int], reason: Mov
     for piece in chunks(rows):
         connection.execute(insert(moves), list(piece))
     settle_orders(connection, wanted)
+
+
+def _led_by_drained(connection: Connection, wanted: Mapping[int, int]) -> Mapping[int, int]:
+    query = select(streams.c.stream_id).join(nodes, nodes.c.node_id == streams.c.leader).where(nodes.c.draining != 0)
+    return {row.stream_id: wanted[row.stream_id] for row in select_in(connection, query, streams.c.stream_id, wanted)}
 
 
 def _check_targets(connection: Connection, targets: Collection[int]) -> None:

@@ -209,6 +209,17 @@ async def test_the_end_of_a_drain_cancels_its_orders_and_no_others(cluster: Clus
     assert not any(node.draining for node in await catalog.list_nodes())
 
 
+async def test_a_drain_orders_nothing_of_leaders_that_are_not_drained(cluster: Cluster) -> None:
+    """The node may not have seen yet that its drain has ended."""
+    await request(cluster, ONE)
+    await cluster.catalog.drain_node(TWO, draining=True)
+    await request(cluster, ONE, ONE, reason=MoveReason.DRAIN)
+    assert [order.reason for order in await cluster.catalog.list_moves()] == [REASSIGN]
+    await cluster.catalog.drain_node(DEAD, draining=True)
+    await request(cluster, ONE, ONE, reason=MoveReason.DRAIN)
+    assert [order.reason for order in await cluster.catalog.list_moves()] == [MoveReason.DRAIN] * 2
+
+
 async def test_a_restart_ends_a_drain(cluster: Cluster) -> None:
     await cluster.catalog.drain_node(ONE, draining=True)
     await cluster.register(ONE)
