@@ -78,7 +78,7 @@ def parse_record(record: KeyValue) -> OffsetsTopicRecord:
         return _parse_offset(record, kind)
     if kind == GROUP_KEY_VERSION:
         return GroupRecord(decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group, record.value)
-    key = consumer_records.parse_key(record.key) or share_records.parse_key(record.key)
+    key = consumer_records.KINDS.parse_key(record.key) or share_records.KINDS.parse_key(record.key)
     if key is not None:
         return GroupRecord(key.group_id, record.value)
     return UnknownRecord(record.key, record.value)

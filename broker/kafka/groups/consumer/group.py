@@ -1,25 +1,25 @@
 """State of a consumer group: members, target assignment, holders of partitions, deadlines and records (KIP-848).
 
 Requests change it in `broker.kafka.groups.consumer.machine` and `broker.kafka.groups.consumer.classic_members`.
-Invariants: a partition is held by at most one member, and this state differs from the log by `take_changes` only.
+Invariants: a partition is held by at most one member, and this state differs from the log only by what
+`records.take_changes` returns.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Self, TypeAlias
 
-from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
+from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
 from anabranch.broker.kafka.groups.consumer.deadlines import MemberDeadlines
 from anabranch.broker.kafka.groups.consumer.heartbeat import TopicFilter
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember, MemberState
 from anabranch.broker.kafka.groups.consumer.reconciliation import reconcile
-from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
 from anabranch.broker.kafka.groups.consumer.topic_patterns import TopicPatterns
+from anabranch.broker.kafka.groups.group_records import GroupRecords, RecordKey
 from anabranch.broker.kafka.groups.interface import UnusedSince
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
@@ -68,8 +68,7 @@ class ConsumerGroup:
         self._holders: dict[TopicIdPartition, str] = {}
         self._patterns = TopicPatterns()
         self._topics_version = -1
-        self._written: dict[bytes, bytes] = {}
-        self._changed_keys: dict[ConsumerKey, None] = {}
+        self.records = GroupRecords(group_id, records.KINDS, self._value)
 
     @classmethod
     def restore(
@@ -85,8 +84,7 @@ class ConsumerGroup:
         Raises MalformedMessage.
         """
         group = cls(group_id, settings, session_timeout_ms)
-        group._written = dict(stored)
-        found = {key: value for raw, value in stored.items() if (key := records.parse_key(raw)) is not None}
+        found = group.records.load(stored)
         for key, value in found.items():
             match key.kind:
                 case records.EPOCH:
@@ -98,12 +96,12 @@ class ConsumerGroup:
                 case records.PATTERN:
                     group._patterns.restore(key.name, value)
                 case records.MEMBER:
-                    current = found.get(ConsumerKey(records.CURRENT, group_id, key.name))
+                    current = found.get(RecordKey(records.CURRENT, group_id, key.name))
                     group.put(records.parse_member(key.name, value, current))
         for member in group.members.values():
             group.extend_session(member.member_id, now)
             group._time_reconciliation(member, now)
-        group._changed_keys.clear()
+        group.records.mark_unchanged()
         return group
 
     @classmethod
@@ -124,11 +122,11 @@ class ConsumerGroup:
         for member in members:
             group.put(member)
             group.targets[member.member_id] = frozenset(member.assigned)
-            group._mark_changed(records.TARGET, member.member_id)
+            group.records.mark_changed(records.TARGET, member.member_id)
             group.extend_session(member.member_id, now)
-        group._topics_version, group._topics_hash = topics.version, group._hash_of_subscribed(topics)
-        group._mark_changed(records.EPOCH)
-        group._mark_changed(records.TARGET_EPOCH)
+        group._topics_version, group._topics_hash = topics.version, topics.hash_of(group.subscribed_topics())
+        group.records.mark_changed(records.EPOCH)
+        group.records.mark_changed(records.TARGET_EPOCH)
         return group
 
     # -- Views -------------------------------------------------------------------------------------------------------
@@ -220,46 +218,21 @@ class ConsumerGroup:
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
-    def take_changes(self) -> list[KeyValue]:
-        """Return the records that differ from the log, to be written now.
-
-        Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: `without_changes` must then take its place.
-        """
-        found = []
-        for key in self._changed_keys:
-            value = self._value(key)
-            raw = records.key_bytes(key)
-            if self._written.get(raw) != value:
-                found.append(KeyValue(raw, value))
-        self._changed_keys.clear()
-        if is_too_large(found):
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the records of group {self.group_id} are too large")
-        for raw, value in found:
-            if value is None:
-                del self._written[raw]
-            else:
-                self._written[raw] = value
-        return found
-
     def without_changes(self, now: Now) -> Self:
         """Return the group as the records that are in the log, or on their way to it, describe it.
 
         Sessions go on as they are: a request that is refused extends that of its own member at most.
         """
-        group = self.restore(self.group_id, self._settings, self._written, now, self._session_timeout_ms)
+        group = self.restore(self.group_id, self._settings, self.records.written, now, self._session_timeout_ms)
         classic = [member.member_id for member in group.members.values() if member.classic is not None]
         group.deadlines.keep(self.deadlines, classic)
         return group
-
-    def tombstones(self) -> list[KeyValue]:
-        """Return the tombstones of the group's records."""
-        return [KeyValue(key, None) for key in self._written]
 
     def retire(self) -> list[KeyValue]:
         """Mark the group as dead, and return the tombstones of its records."""
         self.is_dead = True
         self.deadlines = MemberDeadlines()
-        return self.tombstones()
+        return self.records.tombstones()
 
     # -- Members ---------------------------------------------------------------------------------------------------
 
@@ -303,8 +276,8 @@ class ConsumerGroup:
         for partition in member.held:
             holder = self._holders.setdefault(partition, member.member_id)
             assert holder == member.member_id, "a partition is held by one member"
-        self._mark_changed(records.MEMBER, member.member_id)
-        self._mark_changed(records.CURRENT, member.member_id)
+        self.records.mark_changed(records.MEMBER, member.member_id)
+        self.records.mark_changed(records.CURRENT, member.member_id)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, and its target, deadlines and records."""
@@ -315,7 +288,7 @@ class ConsumerGroup:
         self.targets.pop(member_id, None)
         self.deadlines.remove(member_id)
         for kind in (records.CURRENT, records.TARGET, records.MEMBER):
-            self._mark_changed(kind, member_id)
+            self.records.mark_changed(kind, member_id)
 
     def is_free(self, partition: TopicIdPartition, member_id: str) -> bool:
         """Return whether no other member holds a partition."""
@@ -331,7 +304,7 @@ class ConsumerGroup:
         self.remove(former.member_id)
         if target is not None:
             self.targets[member_id] = target
-            self._mark_changed(records.TARGET, member_id)
+            self.records.mark_changed(records.TARGET, member_id)
 
     # -- Subscriptions and targets ---------------------------------------------------------------------------------
 
@@ -354,21 +327,18 @@ class ConsumerGroup:
             return
         self._topics_version = topics.version
         self._match_patterns(topics, now)
-        found = self._hash_of_subscribed(topics)
+        found = topics.hash_of(self.subscribed_topics())
         if changed or found != self._topics_hash:
             self._topics_hash = found
             self.raise_epoch()
 
-    def _hash_of_subscribed(self, topics: TopicImage) -> int:
-        return _hash_of([topics.by_name[name] for name in self.subscribed_topics() if name in topics.by_name])
-
     def raise_epoch(self) -> None:
         """Begin the next group epoch."""
         self.epoch += 1
-        self._mark_changed(records.EPOCH)
+        self.records.mark_changed(records.EPOCH)
         if not self.members:  # an assignment to nobody, as in Kafka 4.4
             self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
-            self._mark_changed(records.TARGET_EPOCH)
+            self.records.mark_changed(records.TARGET_EPOCH)
 
     def check_pattern(self, pattern: str) -> None:
         """Raise KafkaError for an invalid pattern of topic names."""
@@ -377,7 +347,7 @@ class ConsumerGroup:
     def _match_patterns(self, topics: TopicImage, now: Now) -> None:
         subscribed = {each.member_id: each.topic_regex for each in self.members.values() if each.topic_regex}
         for changed in self._patterns.update(subscribed, topics, now.wall_ms):
-            self._mark_changed(records.PATTERN, changed)
+            self.records.mark_changed(records.PATTERN, changed)
 
     def filter_pattern(
         self, member: ConsumerMember, topic_filter: TopicFilter | None, topics: TopicImage, now: Now
@@ -414,10 +384,10 @@ class ConsumerGroup:
         for member_id, target in ASSIGNORS[self.assignor](specs, counts).items():
             if self.targets.get(member_id) != target:
                 self.targets[member_id] = target
-                self._mark_changed(records.TARGET, member_id)
+                self.records.mark_changed(records.TARGET, member_id)
         self.assignment_epoch = self.epoch
         self._assignment_timestamp_ms = now.wall_ms
-        self._mark_changed(records.TARGET_EPOCH)
+        self.records.mark_changed(records.TARGET_EPOCH)
 
     def reconcile(self, member: ConsumerMember, owned: Partitions | None, now: Now) -> ConsumerMember:
         """Bring a member one step closer to its target assignment, and return it."""
@@ -451,10 +421,7 @@ class ConsumerGroup:
         else:
             self.deadlines.end_rebalance(member.member_id)
 
-    def _mark_changed(self, kind: int, name: str = "") -> None:
-        self._changed_keys[ConsumerKey(kind, self.group_id, name)] = None
-
-    def _value(self, key: ConsumerKey) -> bytes | None:
+    def _value(self, key: RecordKey) -> bytes | None:
         """Return the current value of a record; None if it must be deleted."""
         member = self.members.get(key.name)
         match key.kind:
@@ -471,16 +438,3 @@ class ConsumerGroup:
                 return None if member is None else records.member_value(member)
             case _:
                 return None if member is None else records.current_value(member)
-
-
-def _hash_of(topics: list[TopicMetadata]) -> int:
-    """Return a hash of 64 bits that changes when one of these topics is created, deleted or grows.
-
-    It differs from the hash that Kafka writes. The hash is only compared with one of the same implementation.
-    """
-    if not topics:
-        return 0
-    digest = hashlib.blake2b(digest_size=8)
-    for topic in sorted(topics):
-        digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
-    return int.from_bytes(digest.digest(), "big", signed=True)

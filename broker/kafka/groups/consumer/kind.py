@@ -8,7 +8,7 @@ from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, SessionT
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat
 from anabranch.broker.kafka.groups.consumer.machine import ConsumerMachine
 from anabranch.broker.kafka.groups.consumer.migration import to_consumer_group
-from anabranch.broker.kafka.groups.consumer.records import KEY_TYPES
+from anabranch.broker.kafka.groups.consumer.records import KINDS
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.interface import GroupMachine, Outcome
 from anabranch.broker.kafka.groups.requests import GroupRequest, Now
@@ -29,7 +29,7 @@ class ConsumerKind:
 
     def owns(self, key: bytes) -> bool:
         """Return whether a record with this key belongs to a consumer group."""
-        return read_version(key) in KEY_TYPES
+        return read_version(key) in KINDS.key_types
 
     def restore(self, group_id: str, stored: Mapping[bytes, bytes], now: Now) -> ConsumerMachine:
         """Return a group as its records describe it, an empty one if there are none. Raises MalformedMessage."""

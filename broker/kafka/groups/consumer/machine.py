@@ -220,7 +220,7 @@ class ConsumerMachine:
         Raises UNKNOWN_SERVER_ERROR, with nothing changed, if that is too large to be written.
         """
         try:
-            changes = self.group.take_changes()
+            changes = self.group.records.take_changes()
         except KafkaError:
             self.group = self.group.without_changes(now)
             raise
@@ -234,7 +234,7 @@ class ConsumerMachine:
         classic = to_classic_group(self.group, self._topics(), now)
         records = [
             *outcome.records,
-            *self.group.tombstones(),
+            *self.group.records.tombstones(),
             group_record(classic.group_id, classic.snapshot()),
         ]
         if is_too_large(records):

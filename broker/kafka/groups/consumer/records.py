@@ -7,9 +7,9 @@ group's epoch holds a hash instead. Such records are kept but not read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anabranch.broker.kafka.groups.consumer.member import (
     ClassicMemberMetadata,
@@ -18,51 +18,26 @@ from anabranch.broker.kafka.groups.consumer.member import (
     PartitionEpochs,
 )
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.group_records import RecordKinds
 from anabranch.broker.kafka.groups.requests import MemberProtocol
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.messages.embedded import consumer_offsets as messages
 
 EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
-KEY_TYPES: Mapping[int, Any] = {
-    EPOCH: messages.ConsumerGroupMetadataKey,
-    TOPICS: messages.ConsumerGroupPartitionMetadataKey,
-    MEMBER: messages.ConsumerGroupMemberMetadataKey,
-    TARGET_EPOCH: messages.ConsumerGroupTargetAssignmentMetadataKey,
-    TARGET: messages.ConsumerGroupTargetAssignmentMemberKey,
-    CURRENT: messages.ConsumerGroupCurrentMemberAssignmentKey,
-    PATTERN: messages.ConsumerGroupRegularExpressionKey,
-}
-
-
-class ConsumerKey(NamedTuple):
-    """Key of a record: its kind, its group, and a member id or pattern as `name`, which else is empty."""
-
-    kind: int
-    group_id: str
-    name: str = ""
-
-
-def key_bytes(key: ConsumerKey) -> bytes:
-    """Encode the key of a record."""
-    kind, group_id, name = key
-    key_type = KEY_TYPES[kind]
-    if kind == PATTERN:
-        return encode_versioned(key_type(group_id=group_id, regular_expression=name), kind)
-    if kind in {MEMBER, TARGET, CURRENT}:
-        return encode_versioned(key_type(group_id=group_id, member_id=name), kind)
-    return encode_versioned(key_type(group_id=group_id), kind)
-
-
-def parse_key(key: bytes) -> ConsumerKey | None:
-    """Decode a key; None if it is not one of a consumer group. Raises MalformedMessage."""
-    kind = read_version(key)
-    key_type = KEY_TYPES.get(kind)
-    if key_type is None:
-        return None
-    found: Any = decode_exact(key_type, key, kind, 2)
-    name = found.regular_expression if kind == PATTERN else getattr(found, "member_id", "")
-    return ConsumerKey(kind, found.group_id, name)
+KINDS = RecordKinds(
+    key_types={
+        EPOCH: messages.ConsumerGroupMetadataKey,
+        TOPICS: messages.ConsumerGroupPartitionMetadataKey,
+        MEMBER: messages.ConsumerGroupMemberMetadataKey,
+        TARGET_EPOCH: messages.ConsumerGroupTargetAssignmentMetadataKey,
+        TARGET: messages.ConsumerGroupTargetAssignmentMemberKey,
+        CURRENT: messages.ConsumerGroupCurrentMemberAssignmentKey,
+        PATTERN: messages.ConsumerGroupRegularExpressionKey,
+    },
+    write_order=(MEMBER, PATTERN, EPOCH, TARGET, TARGET_EPOCH, CURRENT),
+    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, PATTERN, TOPICS, EPOCH),
+)
 
 
 def epoch_value(epoch: int, metadata_hash: int) -> bytes:

@@ -1,6 +1,7 @@
 """The topics of this node as assignments depend on them, in one value that changes only when a topic has changed."""
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -38,6 +39,19 @@ class TopicImage:
     def of(cls, version: int, topics: Sequence[TopicMetadata]) -> "TopicImage":
         """Build an image of these topics."""
         return cls(version, {topic.name: topic for topic in topics}, {topic.topic_id: topic.name for topic in topics})
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """Return a hash of 64 bits that changes when one of these topics is created, deleted or grows.
+
+        It differs from the hash that Kafka writes. The hash is only compared with one of the same implementation.
+        """
+        topics = sorted(self.by_name[name] for name in names if name in self.by_name)
+        if not topics:
+            return 0
+        digest = hashlib.blake2b(digest_size=8)
+        for topic in topics:
+            digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
+        return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 TopicImageGetter: TypeAlias = Callable[[], TopicImage]

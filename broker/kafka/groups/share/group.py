@@ -1,24 +1,23 @@
 """State of a share group: members, target assignment, states of its partitions, deadlines and records (KIP-932).
 
-Requests change it in `broker.kafka.groups.share.machine`. Invariant: this state differs from the log by `take_changes`
-only.
+Requests change it in `broker.kafka.groups.share.machine`. Invariant: this state differs from the log only by what
+`records.take_changes` returns.
 """
 
-import hashlib
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Self
 
-from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
+from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.consumer.deadlines import MemberDeadlines
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.group_records import GroupRecords, RecordKey
 from anabranch.broker.kafka.groups.interface import UnusedSince
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.kafka.groups.share import records
 from anabranch.broker.kafka.groups.share.assignor import ShareMemberSpec, assign_simple
 from anabranch.broker.kafka.groups.share.member import ShareMember
-from anabranch.broker.kafka.groups.share.records import ShareRecordKey
 from anabranch.broker.kafka.groups.share.state_partitions import (
     StatePartitions,
     TopicPartitionSet,
@@ -38,31 +37,6 @@ class ShareGroupState(StrEnum):
     EMPTY = "Empty"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-_WRITE_ORDER = (
-    records.MEMBER,
-    records.EPOCH,
-    records.TARGET,
-    records.TARGET_EPOCH,
-    records.CURRENT,
-    records.STATES,
-)
-_DELETION_ORDER = (
-    records.CURRENT,
-    records.TARGET,
-    records.TARGET_EPOCH,
-    records.MEMBER,
-    records.STATES,
-    records.EPOCH,
-)
-"""Kafka's order: it reads no log in which a group is deleted before what belongs to it."""
-
-
-def _write_order(change: tuple[ShareRecordKey, bytes | None]) -> tuple[bool, int]:
-    """Return the place of a changed record among others: deletions come first, in the order of the changes."""
-    key, value = change
-    return value is not None, 0 if value is None else _WRITE_ORDER.index(key.kind)
 
 
 class ShareGroup:
@@ -93,8 +67,7 @@ class ShareGroup:
         self._assignment_timestamp_ms = 0
         self._unchecked = True
         """True if subscriptions, topics, targets or states have changed since `is_behind_states` was computed."""
-        self._written: dict[bytes, bytes] = {}
-        self._changed_keys: dict[ShareRecordKey, None] = {}
+        self.records = GroupRecords(group_id, records.KINDS, self._value)
 
     @classmethod
     def restore(
@@ -110,8 +83,7 @@ class ShareGroup:
         Raises MalformedMessage.
         """
         group = cls(group_id, settings, session_timeout_ms)
-        group._written = dict(stored)
-        found = {key: value for raw, value in stored.items() if (key := records.parse_key(raw)) is not None}
+        found = group.records.load(stored)
         for key, value in found.items():
             match key.kind:
                 case records.EPOCH:
@@ -119,15 +91,15 @@ class ShareGroup:
                 case records.TARGET_EPOCH:
                     group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
                 case records.TARGET:
-                    group.targets[key.member_id] = records.parse_target(value)
+                    group.targets[key.name] = records.parse_target(value)
                 case records.STATES:
                     group.states, group._has_states_record = records.parse_states(value), True
                 case records.MEMBER:
-                    current = found.get(ShareRecordKey(records.CURRENT, group_id, key.member_id))
-                    group.put(records.parse_member(key.member_id, value, current))
+                    current = found.get(RecordKey(records.CURRENT, group_id, key.name))
+                    group.put(records.parse_member(key.name, value, current))
         for member_id in group.members:
             group.extend_session(member_id, now)
-        group._changed_keys.clear()
+        group.records.mark_unchanged()
         return group
 
     # -- Views -------------------------------------------------------------------------------------------------------
@@ -147,7 +119,7 @@ class ShareGroup:
     @property
     def is_unused(self) -> bool:
         """True if the group is neither in the log nor on its way to it. Others never expire: they have no offsets."""
-        return not self.members and not self._written
+        return not self.members and not self.records.written
 
     def check_delete(self) -> ErrorCode:
         """Return why the group may not be deleted, or NONE."""
@@ -175,30 +147,9 @@ class ShareGroup:
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
-    def take_changes(self) -> list[KeyValue]:
-        """Return the records that differ from the log, to be written now.
-
-        Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: `without_changes` must then take its place.
-        """
-        found = []
-        changed = [(key, self._value(key)) for key in self._changed_keys]
-        for key, value in sorted(changed, key=_write_order):
-            raw = records.key_bytes(key)
-            if self._written.get(raw) != value:
-                found.append(KeyValue(raw, value))
-        self._changed_keys.clear()
-        if is_too_large(found):
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the records of group {self.group_id} are too large")
-        for raw, value in found:
-            if value is None:
-                del self._written[raw]
-            else:
-                self._written[raw] = value
-        return found
-
     def without_changes(self, now: Now) -> Self:
         """Return the group as the records that are in the log, or on their way to it, describe it."""
-        group = self.restore(self.group_id, self._settings, self._written, now, self._session_timeout_ms)
+        group = self.restore(self.group_id, self._settings, self.records.written, now, self._session_timeout_ms)
         group.deadlines.keep(self.deadlines, ())
         return group
 
@@ -206,8 +157,7 @@ class ShareGroup:
         """Mark the group as dead, and return the tombstones of its records."""
         self.is_dead = True
         self.deadlines = MemberDeadlines()
-        keys = {raw: key for raw in self._written if (key := records.parse_key(raw)) is not None}
-        return [KeyValue(raw, None) for raw in sorted(keys, key=lambda raw: _DELETION_ORDER.index(keys[raw].kind))]
+        return self.records.tombstones()
 
     # -- Members -----------------------------------------------------------------------------------------------------
 
@@ -236,8 +186,8 @@ class ShareGroup:
         if before is None or before.topic_names != member.topic_names:
             self._unchecked = True
         self.members[member.member_id] = member
-        self._mark_changed(records.MEMBER, member.member_id)
-        self._mark_changed(records.CURRENT, member.member_id)
+        self.records.mark_changed(records.MEMBER, member.member_id)
+        self.records.mark_changed(records.CURRENT, member.member_id)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, and its target, deadlines and records."""
@@ -246,7 +196,7 @@ class ShareGroup:
         self.deadlines.remove(member_id)
         self._unchecked = True
         for kind in (records.CURRENT, records.TARGET, records.MEMBER):
-            self._mark_changed(kind, member_id)
+            self.records.mark_changed(kind, member_id)
 
     def extend_session(self, member_id: str, now: Now) -> None:
         """Begin a new session of a member."""
@@ -262,36 +212,23 @@ class ShareGroup:
             self.drop_replaced(topics)
         elif not changed:
             return False
-        found = self._hash_of_subscribed(topics)
+        found = topics.hash_of(self.subscribed_topics())
         changed = changed or found != self._topics_hash
         if changed:
             self._topics_hash = found
             self.raise_epoch()
         return changed
 
-    def _hash_of_subscribed(self, topics: TopicImage) -> int:
-        """Return a hash of 64 bits that changes when one of the subscribed topics is created, deleted or grows.
-
-        It differs from the hash that Kafka writes. The hash is only compared with one of the same implementation.
-        """
-        found = sorted(topics.by_name[name] for name in self.subscribed_topics() if name in topics.by_name)
-        if not found:
-            return 0
-        digest = hashlib.blake2b(digest_size=8)
-        for topic in found:
-            digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
-        return int.from_bytes(digest.digest(), "big", signed=True)
-
     def raise_epoch(self) -> None:
         """Begin the next group epoch."""
         self.epoch += 1
-        self._mark_changed(records.EPOCH)
+        self.records.mark_changed(records.EPOCH)
 
     def settle_empty(self) -> None:
         """Bring the assignment epoch of a group without members up to the group epoch: nothing is left to assign."""
         if not self.members:
             self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
-            self._mark_changed(records.TARGET_EPOCH)
+            self.records.mark_changed(records.TARGET_EPOCH)
 
     def is_behind_states(self, topics: TopicImage) -> bool:
         """Return whether other partitions are assigned than those that have a state."""
@@ -326,10 +263,10 @@ class ShareGroup:
         for member_id, target in assign_simple(specs, assignable).items():
             if self.targets.get(member_id) != target:
                 self.targets[member_id] = target
-                self._mark_changed(records.TARGET, member_id)
+                self.records.mark_changed(records.TARGET, member_id)
         self.assignment_epoch = self.epoch
         self._assignment_timestamp_ms = now.wall_ms
-        self._mark_changed(records.TARGET_EPOCH)
+        self.records.mark_changed(records.TARGET_EPOCH)
 
     def reconcile(self, member: ShareMember, topics: TopicImage, *, changed: bool) -> ShareMember:
         """Bring a member to its target assignment, and return it. `changed`: the subscription is another now."""
@@ -392,23 +329,20 @@ class ShareGroup:
         self._has_states_record = True
         self._unchecked = True
         self._asked_ms = {topic_id: ms for topic_id, ms in self._asked_ms.items() if topic_id in states.initializing}
-        self._mark_changed(records.STATES)
+        self.records.mark_changed(records.STATES)
 
     # -- Changed records ---------------------------------------------------------------------------------------------
 
-    def _mark_changed(self, kind: int, member_id: str = "") -> None:
-        self._changed_keys[ShareRecordKey(kind, self.group_id, member_id)] = None
-
-    def _value(self, key: ShareRecordKey) -> bytes | None:
+    def _value(self, key: RecordKey) -> bytes | None:
         """Return the current value of a record; None if it must be deleted."""
-        member = self.members.get(key.member_id)
+        member = self.members.get(key.name)
         match key.kind:
             case records.EPOCH:
                 return records.epoch_value(self.epoch, self._topics_hash)
             case records.TARGET_EPOCH:
                 return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
             case records.TARGET:
-                target = self.targets.get(key.member_id)
+                target = self.targets.get(key.name)
                 return None if target is None else records.target_value(target)
             case records.STATES:
                 return records.states_value(self.states) if self._has_states_record else None

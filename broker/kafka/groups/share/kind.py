@@ -9,7 +9,7 @@ from anabranch.broker.kafka.groups.interface import GroupMachine, Outcome
 from anabranch.broker.kafka.groups.requests import GroupRequest, Now
 from anabranch.broker.kafka.groups.share.group import ShareGroup
 from anabranch.broker.kafka.groups.share.machine import ShareMachine
-from anabranch.broker.kafka.groups.share.records import KEY_TYPES
+from anabranch.broker.kafka.groups.share.records import KINDS
 from anabranch.broker.kafka.groups.share.requests import AlterOffsets, CreateStates, ShareHeartbeat
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.codec import read_version
@@ -33,7 +33,7 @@ class ShareKind:
 
     def owns(self, key: bytes) -> bool:
         """Return whether a record with this key belongs to a share group."""
-        return read_version(key) in KEY_TYPES
+        return read_version(key) in KINDS.key_types
 
     def restore(self, group_id: str, stored: Mapping[bytes, bytes], now: Now) -> ShareMachine:
         """Return a group as its records describe it, an empty one if there are none. Raises MalformedMessage."""

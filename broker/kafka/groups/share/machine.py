@@ -222,7 +222,7 @@ class ShareMachine:
         Raises UNKNOWN_SERVER_ERROR, with nothing changed, if they are too large to be written.
         """
         try:
-            changes = self.group.take_changes()
+            changes = self.group.records.take_changes()
         except KafkaError:
             self.group = self.group.without_changes(now)
             raise

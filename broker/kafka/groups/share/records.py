@@ -5,53 +5,30 @@ whose states the share coordinator keeps (15); for each member its subscription 
 (14). A null value deletes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from anabranch.broker.kafka.groups.consumer.records import by_topic
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.group_records import RecordKinds
 from anabranch.broker.kafka.groups.share.member import STABLE, ShareMember
 from anabranch.broker.kafka.groups.share.state_partitions import StatePartitions, TopicPartitionSet, TopicSets
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
 from anabranch.protocol.messages.embedded import consumer_offsets as messages
 
 MEMBER, EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATES = 10, 11, 12, 13, 14, 15
-KEY_TYPES: Mapping[int, Any] = {
-    MEMBER: messages.ShareGroupMemberMetadataKey,
-    EPOCH: messages.ShareGroupMetadataKey,
-    TARGET_EPOCH: messages.ShareGroupTargetAssignmentMetadataKey,
-    TARGET: messages.ShareGroupTargetAssignmentMemberKey,
-    CURRENT: messages.ShareGroupCurrentMemberAssignmentKey,
-    STATES: messages.ShareGroupStatePartitionMetadataKey,
-}
-_OF_MEMBERS = frozenset({MEMBER, TARGET, CURRENT})
-
-
-class ShareRecordKey(NamedTuple):
-    """Key of a record: its kind, its group, and a member id, which is empty where the record is the group's."""
-
-    kind: int
-    group_id: str
-    member_id: str = ""
-
-
-def key_bytes(key: ShareRecordKey) -> bytes:
-    """Encode the key of a record."""
-    kind, group_id, member_id = key
-    if kind in _OF_MEMBERS:
-        return encode_versioned(KEY_TYPES[kind](group_id=group_id, member_id=member_id), kind)
-    return encode_versioned(KEY_TYPES[kind](group_id=group_id), kind)
-
-
-def parse_key(key: bytes) -> ShareRecordKey | None:
-    """Decode a key; None if it is not one of a share group. Raises MalformedMessage."""
-    kind = read_version(key)
-    key_type = KEY_TYPES.get(kind)
-    if key_type is None:
-        return None
-    found: Any = decode_exact(key_type, key, kind, 2)
-    return ShareRecordKey(kind, found.group_id, getattr(found, "member_id", ""))
+KINDS = RecordKinds(
+    key_types={
+        MEMBER: messages.ShareGroupMemberMetadataKey,
+        EPOCH: messages.ShareGroupMetadataKey,
+        TARGET_EPOCH: messages.ShareGroupTargetAssignmentMetadataKey,
+        TARGET: messages.ShareGroupTargetAssignmentMemberKey,
+        CURRENT: messages.ShareGroupCurrentMemberAssignmentKey,
+        STATES: messages.ShareGroupStatePartitionMetadataKey,
+    },
+    write_order=(MEMBER, EPOCH, TARGET, TARGET_EPOCH, CURRENT, STATES),
+    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, STATES, EPOCH),
+)
 
 
 def epoch_value(epoch: int, metadata_hash: int) -> bytes:

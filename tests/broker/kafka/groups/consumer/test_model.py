@@ -104,7 +104,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         try:
             outcome = self.machine.handle(beat, self.now)
         except KafkaError as error:
-            assert not self.group.take_changes(), "a refused request changes nothing"
+            assert not self.group.records.take_changes(), "a refused request changes nothing"
             return error
         self.write(outcome)
         ((_, response),) = outcome.when_durable
@@ -205,7 +205,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assert self.group.static == before.static
         assert self.group.state == before.state
         assert self.group.subscribed_topics() == before.subscribed_topics()
-        assert not self.group.take_changes()
+        assert not self.group.records.take_changes()
 
     def alive(self) -> list[ModelMember]:
         """Clients whose session has not expired as far as they know; the others have released their partitions."""

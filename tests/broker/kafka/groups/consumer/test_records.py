@@ -5,8 +5,8 @@ import pytest
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
-from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.group_records import RecordKey
 from anabranch.broker.kafka.groups.records import GroupRecord, parse_record
 from anabranch.broker.kafka.groups.requests import MemberProtocol
 from anabranch.protocol.errors import MalformedMessage
@@ -34,27 +34,27 @@ MEMBER = ConsumerMember(
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (ConsumerKey(records.EPOCH, "g"), "0003 0001 67"),
-        (ConsumerKey(records.TOPICS, "g"), "0004 0001 67"),
-        (ConsumerKey(records.MEMBER, "g", "m"), "0005 0001 67 0001 6d"),
-        (ConsumerKey(records.TARGET_EPOCH, "g"), "0006 0001 67"),
-        (ConsumerKey(records.TARGET, "g", "m"), "0007 0001 67 0001 6d"),
-        (ConsumerKey(records.CURRENT, "g", "m"), "0008 0001 67 0001 6d"),
-        (ConsumerKey(records.PATTERN, "g", "t.*"), "0010 0001 67 0003 742e2a"),
+        (RecordKey(records.EPOCH, "g"), "0003 0001 67"),
+        (RecordKey(records.TOPICS, "g"), "0004 0001 67"),
+        (RecordKey(records.MEMBER, "g", "m"), "0005 0001 67 0001 6d"),
+        (RecordKey(records.TARGET_EPOCH, "g"), "0006 0001 67"),
+        (RecordKey(records.TARGET, "g", "m"), "0007 0001 67 0001 6d"),
+        (RecordKey(records.CURRENT, "g", "m"), "0008 0001 67 0001 6d"),
+        (RecordKey(records.PATTERN, "g", "t.*"), "0010 0001 67 0003 742e2a"),
     ],
 )
-def test_keys(key: ConsumerKey, expected: str) -> None:
-    raw = records.key_bytes(key)
+def test_keys(key: RecordKey, expected: str) -> None:
+    raw = records.KINDS.key_bytes(key)
     assert raw == bytes.fromhex(expected)
-    assert records.parse_key(raw) == key
+    assert records.KINDS.parse_key(raw) == key
     assert parse_record(KeyValue(raw, b"v")) == GroupRecord("g", b"v")
     assert parse_record(KeyValue(raw, None)) == GroupRecord("g", None)
 
 
 def test_keys_of_other_records_are_none_of_these() -> None:
-    assert records.parse_key(bytes.fromhex("0002 0001 67")) is None
+    assert records.KINDS.parse_key(bytes.fromhex("0002 0001 67")) is None
     with pytest.raises(MalformedMessage):
-        records.parse_key(bytes.fromhex("0003 0009 67"))
+        records.KINDS.parse_key(bytes.fromhex("0003 0009 67"))
 
 
 def test_epochs() -> None:

@@ -11,8 +11,8 @@ from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, Consumer
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from anabranch.broker.kafka.groups.consumer.machine import REMOVED_AT_ONCE_MAX
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
-from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.group_records import RecordKey
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import GroupRecord, offset_record, parse_record
 from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
@@ -227,6 +227,28 @@ async def test_a_deleted_group_leaves_nothing(client: ConsumerShard) -> None:
     assert list(client.shard.live_records()) == []
 
 
+async def test_records_are_written_and_deleted_in_apache_kafkas_order(client: ConsumerShard) -> None:
+    await client.beat("m", topic_regex="t.*", topic_names=[])
+    written = [records.KINDS.parse_key(key) for key, _ in client.log.records()]
+    assert [key.kind for key in written if key is not None] == [
+        records.MEMBER,
+        records.PATTERN,
+        records.EPOCH,
+        records.TARGET,
+        records.TARGET_EPOCH,
+        records.CURRENT,
+    ]
+    gone = [records.KINDS.parse_key(key) for key, _ in client.group().records.tombstones()]
+    assert [key.kind for key in gone if key is not None] == [
+        records.CURRENT,
+        records.TARGET,
+        records.TARGET_EPOCH,
+        records.MEMBER,
+        records.PATTERN,
+        records.EPOCH,
+    ]
+
+
 async def test_a_rewritten_log_holds_the_same_group(client: ConsumerShard) -> None:
     await client.beat("m", topic_regex="t.*", topic_names=[])
     for _ in range(20):
@@ -236,7 +258,7 @@ async def test_a_rewritten_log_holds_the_same_group(client: ConsumerShard) -> No
     await client.shard.writer.rewrite(client.shard.live_records)
     after = client.log.records()
     assert {record.key: record.value for record in after} == {k: v for k, v in before.items() if v is not None}
-    kinds = sorted(key.kind for record in after if (key := records.parse_key(record.key)) is not None)
+    kinds = sorted(key.kind for record in after if (key := records.KINDS.parse_key(record.key)) is not None)
     assert kinds == [
         records.EPOCH,
         records.MEMBER,
@@ -276,12 +298,12 @@ async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_d
     pattern = "t|" + "x" * 1024
     stored = ConsumerMember("m", topic_regex=pattern, rebalance_timeout_ms=1_000, epoch=3)
     written = {
-        ConsumerKey(records.EPOCH, "g"): records.epoch_value(3, 0),
-        ConsumerKey(records.MEMBER, "g", "m"): records.member_value(stored),
-        ConsumerKey(records.CURRENT, "g", "m"): records.current_value(stored),
-        ConsumerKey(records.PATTERN, "g", pattern): records.pattern_value(["t"], 1, 1),
+        RecordKey(records.EPOCH, "g"): records.epoch_value(3, 0),
+        RecordKey(records.MEMBER, "g", "m"): records.member_value(stored),
+        RecordKey(records.CURRENT, "g", "m"): records.current_value(stored),
+        RecordKey(records.PATTERN, "g", pattern): records.pattern_value(["t"], 1, 1),
     }
-    _ = client.log.append([KeyValue(records.key_bytes(key), value) for key, value in written.items()])
+    _ = client.log.append([KeyValue(records.KINDS.key_bytes(key), value) for key, value in written.items()])
     client = await client.crash()
     assert await client.beat("m", 3) == ConsumerHeartbeatResponse("m", 4, parts(0, 1, 2, 3))
 

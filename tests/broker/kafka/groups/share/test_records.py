@@ -4,10 +4,10 @@ import pytest
 
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.group_records import RecordKey
 from anabranch.broker.kafka.groups.records import GroupRecord, parse_record
 from anabranch.broker.kafka.groups.share import records
 from anabranch.broker.kafka.groups.share.member import ShareMember
-from anabranch.broker.kafka.groups.share.records import ShareRecordKey
 from anabranch.broker.kafka.groups.share.state_partitions import StatePartitions, TopicPartitionSet
 
 TOPIC = bytes(range(16))
@@ -18,25 +18,25 @@ MEMBER = ShareMember("m", None, "c", "/h", ("t", "u"), 7, 6, frozenset({TopicIdP
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (ShareRecordKey(records.MEMBER, "g", "m"), "000a 0001 67 0001 6d"),
-        (ShareRecordKey(records.EPOCH, "g"), "000b 0001 67"),
-        (ShareRecordKey(records.TARGET_EPOCH, "g"), "000c 0001 67"),
-        (ShareRecordKey(records.TARGET, "g", "m"), "000d 0001 67 0001 6d"),
-        (ShareRecordKey(records.CURRENT, "g", "m"), "000e 0001 67 0001 6d"),
-        (ShareRecordKey(records.STATES, "g"), "000f 0001 67"),
+        (RecordKey(records.MEMBER, "g", "m"), "000a 0001 67 0001 6d"),
+        (RecordKey(records.EPOCH, "g"), "000b 0001 67"),
+        (RecordKey(records.TARGET_EPOCH, "g"), "000c 0001 67"),
+        (RecordKey(records.TARGET, "g", "m"), "000d 0001 67 0001 6d"),
+        (RecordKey(records.CURRENT, "g", "m"), "000e 0001 67 0001 6d"),
+        (RecordKey(records.STATES, "g"), "000f 0001 67"),
     ],
 )
-def test_keys(key: ShareRecordKey, expected: str) -> None:
-    raw = records.key_bytes(key)
+def test_keys(key: RecordKey, expected: str) -> None:
+    raw = records.KINDS.key_bytes(key)
     assert raw == bytes.fromhex(expected)
-    assert records.parse_key(raw) == key
+    assert records.KINDS.parse_key(raw) == key
     assert parse_record(KeyValue(raw, b"v")) == GroupRecord("g", b"v")
     assert parse_record(KeyValue(raw, None)) == GroupRecord("g", None)
 
 
 def test_keys_of_other_records_are_none_of_these() -> None:
-    assert records.parse_key(bytes.fromhex("0003 0001 67")) is None
-    assert records.parse_key(bytes.fromhex("0010 0001 67 0001 74")) is None
+    assert records.KINDS.parse_key(bytes.fromhex("0003 0001 67")) is None
+    assert records.KINDS.parse_key(bytes.fromhex("0010 0001 67 0001 74")) is None
 
 
 def test_epochs() -> None:

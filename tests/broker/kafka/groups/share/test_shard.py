@@ -312,7 +312,7 @@ async def test_a_write_that_fails_is_undone(client: ShareShard) -> None:
 
 async def test_records_are_written_in_apache_kafkas_order(client: ShareShard) -> None:
     await client.joined()
-    written = [records.parse_key(key) for key, _ in client.log.records()]
+    written = [records.KINDS.parse_key(key) for key, _ in client.log.records()]
     kinds = [key.kind for key in written if key is not None]
     first = [records.MEMBER, records.EPOCH, records.TARGET, records.TARGET_EPOCH, records.CURRENT, records.STATES]
     assert kinds[:6] == first
@@ -321,5 +321,5 @@ async def test_records_are_written_in_apache_kafkas_order(client: ShareShard) ->
     before = len(client.log.records())
     client.shard.delete("g", lambda _: None)
     await asyncio.sleep(0)
-    gone = [records.parse_key(key) for key, _ in client.log.records()[before:]]
+    gone = [records.KINDS.parse_key(key) for key, _ in client.log.records()[before:]]
     assert [key.kind for key in gone if key is not None] == [records.TARGET_EPOCH, records.STATES, records.EPOCH]
