@@ -93,7 +93,9 @@ async def test_several_replicas_are_refused(nodes: list[Node], tmp_path: Path) -
 async def test_preferred_leaders_are_elected(nodes: list[Node]) -> None:
     every = (ELECT, "--election-type", "preferred", "--all-topic-partitions")
     async with moves_carried_out(nodes):
-        await nodes[0].serving.move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 3), MoveReason.DRAIN)
+        await nodes[0].serving.move_requests.request(
+            dict.fromkeys((Place("t", 0), Place("t", 1)), 3), MoveReason.GATHERING
+        )
         await all_see(nodes, 3, 3, 2)
         done = await tool(nodes[1], *every)
         _, _, elected = done.strip().partition("Successfully completed leader election (PREFERRED) for partitions ")

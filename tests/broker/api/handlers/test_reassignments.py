@@ -135,7 +135,9 @@ async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> Non
 async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> None:
     assert await elect(nodes[2], 0, 2) == dict.fromkeys((0, 2), ErrorCode.ELECTION_NOT_NEEDED)
     async with moves_carried_out(nodes):
-        await nodes[0].serving.move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
+        await nodes[0].serving.move_requests.request(
+            dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.GATHERING
+        )
         await all_see(nodes, 2, 2, 2)
         await nodes[2].serving.move_requests.set_draining(1, draining=True)
         assert await elect(nodes[2], 0) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
@@ -147,7 +149,7 @@ async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> 
 
 async def test_an_election_is_answered_in_time(nodes: list[Node]) -> None:
     async with moves_carried_out(nodes):
-        await nodes[0].serving.move_requests.request({Place("t", 0): 2}, MoveReason.DRAIN)
+        await nodes[0].serving.move_requests.request({Place("t", 0): 2}, MoveReason.GATHERING)
         await all_see(nodes, 2, 1, 2)
     assert await elect(nodes[2], 0, 1, timeout_ms=10) == {
         0: ErrorCode.REQUEST_TIMED_OUT,
