@@ -30,7 +30,7 @@ class DeliveryState(IntEnum):
     """Never written: a lock does not outlive its leader."""
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """On its way to the dead-letter topic (KIP-1191). Never written."""
+    """On its way to the dead-letter topic (KIP-1191)."""
     ARCHIVED = 4
 
 

@@ -49,6 +49,10 @@ class Run:
     member_id: str = NOBODY
     deadline_ms: int = 0
     """End of the acquisition lock, if the records are acquired."""
+    is_rejected: bool = False
+    """True if a member has rejected the records; of those that are archived otherwise, the deliveries are used up."""
+    is_taken: bool = False
+    """True once the dead letters of records that are being archived are on their way."""
     change: Change | None = None
     """The change that led to this state, until it is durable."""
     before: "Run | None" = None
@@ -78,14 +82,16 @@ class Run:
             self.delivery_count,
             self.member_id,
             self.deadline_ms,
+            self.is_rejected,
+            self.is_taken,
             self.change,
             self.before,
         )
 
-    def begin(self, change: Change, state: DeliveryState, delivery_count: int) -> None:
+    def begin(self, change: Change, state: DeliveryState, *, is_rejected: bool = False) -> None:
         """Change the state as a part of `change`, which is not durable yet."""
         self.before = self.part(self.first_offset, self.last_offset)
-        self.change, self.state, self.delivery_count, self.member_id = change, state, delivery_count, NOBODY
+        self.change, self.state, self.member_id, self.is_rejected = change, state, NOBODY, is_rejected
         change.add(self)
 
     def end(self, *, durable: bool) -> None:
@@ -93,12 +99,13 @@ class Run:
         before = self.before
         assert before is not None, "a change keeps what was before"
         if not durable:
-            self.state, self.delivery_count, self.member_id = before.state, before.delivery_count, before.member_id
+            self.state, self.member_id, self.is_rejected = before.state, before.member_id, before.is_rejected
         self.change = self.before = None
 
     def archive(self) -> None:
         """Give the records up, whatever becomes of a change in progress."""
         self.state, self.member_id = DeliveryState.ARCHIVED, NOBODY
+        self.is_rejected = self.is_taken = False
         self.change = self.before = None
 
     def joins(self, other: "Run") -> bool:
@@ -109,6 +116,7 @@ class Run:
             and self.state == other.state
             and self.delivery_count == other.delivery_count
             and self.member_id == other.member_id
+            and (self.is_rejected, self.is_taken) == (other.is_rejected, other.is_taken)
             and (self.state != DeliveryState.ACQUIRED or self.deadline_ms == other.deadline_ms)
         )
 

@@ -13,6 +13,8 @@ Invariants:
 - S4: what is durable of delivery counts never falls, also when another leader takes over.
 - S5: a fenced leader acknowledges nothing: each write carries the state epoch and the leader epoch.
 - S6: a group that reads committed records gets none of an aborted transaction. Members drop control records.
+- S7: with a dead-letter topic (KIP-1191), a record that was rejected, or whose deliveries are used up, is archived only
+  after its dead letter was written, or given up. It is ARCHIVING until then, durably, so another leader goes on.
 
 Where the KIP is silent, the rules are those of Apache Kafka 4.3: how batches are formed (`acquire`), and that records
 are delivered alone after many deliveries, so that one that crashes its consumers spares its neighbours.
@@ -49,6 +51,8 @@ class ShareLimits(NamedTuple):
     """Number of deliveries after which a record is archived."""
     lock_ms: int
     """Duration of an acquisition lock."""
+    has_dead_letters: bool = False
+    """True if records are written to a dead-letter topic before they are archived."""
 
 
 class OffsetRange(NamedTuple):
@@ -56,6 +60,21 @@ class OffsetRange(NamedTuple):
 
     first_offset: int
     last_offset: int
+
+
+class DeadLetter(NamedTuple):
+    """Records to be written to the dead-letter topic. Both offsets are included."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    is_rejected: bool
+    """False if their deliveries are used up."""
+
+    @property
+    def size(self) -> int:
+        """Number of offsets."""
+        return self.last_offset - self.first_offset + 1
 
 
 class Acquired(NamedTuple):
@@ -91,6 +110,7 @@ class SharePartition:
     __slots__ = (
         "_batches",
         "_may_be_available",
+        "_may_have_letters",
         "end_offset",
         "limits",
         "next_deadline_ms",
@@ -110,14 +130,20 @@ class SharePartition:
         """By ascending offsets. None begins before the start offset."""
         self._may_be_available = False
         """False only if no record before the end offset is available."""
+        self._may_have_letters = False
+        """False only if no records wait for `take_dead_letters`."""
         for batch in batches:
             first_offset = max(batch.first_offset, self.end_offset)
             if first_offset > batch.last_offset:
                 continue
             if first_offset > self.end_offset:
                 self._batches.append(_gap(self.end_offset, first_offset - 1))
-            state = DeliveryState(batch.delivery_state)
-            self._batches.append(Batch(Run(first_offset, batch.last_offset, state, batch.delivery_count)))
+            run = Run(first_offset, batch.last_offset, DeliveryState(batch.delivery_state), batch.delivery_count)
+            if run.state == DeliveryState.ARCHIVING:
+                # The cause is not written. As in Kafka, it follows from the present limit.
+                run.is_rejected = run.delivery_count < limits.deliveries_max
+                self._may_have_letters = True
+            self._batches.append(Batch(run))
             self.end_offset = batch.last_offset + 1
         self._may_be_available = bool(self._batches)
         self._advance()
@@ -320,21 +346,24 @@ class SharePartition:
                     run.deadline_ms = now_ms + self.limits.lock_ms
                     self.next_deadline_ms = min(self.next_deadline_ms, run.deadline_ms)
                 else:
-                    run.begin(change, self._state_after(kind, run.delivery_count), run.delivery_count)
+                    run.begin(change, self._state_after(kind, run.delivery_count), is_rejected=kind == REJECT)
 
     def _state_after(self, kind: int, delivery_count: int) -> DeliveryState:
         if kind == ACCEPT:
             return DeliveryState.ACKNOWLEDGED
         if kind == RELEASE and delivery_count < self.limits.deliveries_max:
             return DeliveryState.AVAILABLE
-        return DeliveryState.ARCHIVED
+        if kind == GAP or not self.limits.has_dead_letters:
+            return DeliveryState.ARCHIVED
+        self._may_have_letters = True
+        return DeliveryState.ARCHIVING
 
     def release(self, member_id: str) -> Change:
         """Begin to release all that a member has acquired: its session has ended."""
         change = Change()
         for run in self._runs():
             if run.state == DeliveryState.ACQUIRED and run.member_id == member_id:
-                run.begin(change, self._state_after(RELEASE, run.delivery_count), run.delivery_count)
+                run.begin(change, self._state_after(RELEASE, run.delivery_count))
         return change
 
     def expire(self, now_ms: int) -> Change:
@@ -370,6 +399,41 @@ class SharePartition:
                 batch.tidy()
         self._may_be_available = True
         self._advance()
+
+    # dead letters
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Return the records that are ARCHIVING and that no earlier call has returned.
+
+        Those whose change is not durable yet are left out. The caller writes their dead letters, and then calls
+        `archive_dead`.
+        """
+        if not self._may_have_letters:
+            return []
+        letters, self._may_have_letters = [], False
+        for run in self._runs():
+            if run.state != DeliveryState.ARCHIVING or run.is_taken:
+                continue
+            if run.change is not None:
+                self._may_have_letters = True
+                continue
+            run.is_taken = True
+            letters.append(DeadLetter(run.first_offset, run.last_offset, run.delivery_count, run.is_rejected))
+        return letters
+
+    def archive_dead(self, first_offset: int, last_offset: int) -> Change:
+        """Archive records whose dead letters were written, or given up.
+
+        They stay archived if the change cannot be made durable: the next write moves the start offset past them, and a
+        leader that takes over before that writes their dead letters again.
+        """
+        change = Change()
+        for batch in self._between(first_offset, last_offset):
+            for run in batch.split(first_offset, last_offset):
+                if run.state == DeliveryState.ARCHIVING and run.is_taken:
+                    run.archive()
+                    change.add(run)
+        return change
 
     # offsets
 

@@ -13,6 +13,7 @@ from anabranch.broker.kafka.share.partition.machine import (
     RENEW,
     Acknowledgement,
     Acquired,
+    DeadLetter,
     OffsetRange,
     ShareLimits,
     SharePartition,
@@ -256,3 +257,57 @@ def test_a_new_leader_delivers_what_its_predecessor_left_out() -> None:
 def test_a_new_leader_passes_what_is_complete() -> None:
     partition = new(3, [StateBatch(3, 9, DeliveryState.ARCHIVED, 5), StateBatch(10, 12, DeliveryState.AVAILABLE, 1)])
     assert partition.start_offset == 10
+
+
+DEAD_LETTERS = LIMITS._replace(has_dead_letters=True, deliveries_max=2)
+
+
+def test_rejected_records_are_archived_after_their_dead_letters() -> None:
+    partition = new(limits=DEAD_LETTERS)
+    fetch(partition, tens(1))
+    change = partition.acknowledge("ann", [Acknowledgement(0, 3, [ACCEPT, REJECT, REJECT, GAP])], 0)
+    assert change.batches == [
+        (0, 0, DeliveryState.ACKNOWLEDGED, 1),
+        (1, 2, DeliveryState.ARCHIVING, 1),
+        (3, 3, DeliveryState.ARCHIVED, 1),
+    ]
+    assert partition.take_dead_letters() == [], "not before that is durable"
+    partition.complete(change, durable=True)
+    assert partition.take_dead_letters() == [DeadLetter(1, 2, 1, is_rejected=True)]
+    assert partition.take_dead_letters() == [], "once"
+    assert (partition.start_offset, partition.delivery_complete_count) == (1, 1)
+    change = partition.archive_dead(1, 1)
+    assert change.batches == [(1, 1, DeliveryState.ARCHIVED, 1)]
+    partition.complete(change, durable=True)
+    assert partition.start_offset == 2
+    partition.complete(partition.archive_dead(2, 2), durable=False)
+    assert partition.start_offset == 4, "another leader would write the dead letter again"
+
+
+def test_records_whose_deliveries_are_used_up_become_dead_letters() -> None:
+    partition = new(limits=DEAD_LETTERS)
+    fetch(partition, tens(2), batch_records=10)
+    acknowledge(partition, 0, 19, RELEASE)
+    fetch(partition, tens(2))
+    assert partition.expire(1000).batches == [(0, 19, DeliveryState.ARCHIVING, 2)]
+    assert [letter[:3] for letter in partition.take_dead_letters()] == [(0, 9, 2), (10, 19, 2)]
+    assert fetch(partition, tens(2), member="bob") == []
+
+
+def test_a_rejection_that_is_not_durable_has_no_dead_letter() -> None:
+    partition = new(limits=DEAD_LETTERS)
+    fetch(partition, tens(1))
+    partition.complete(partition.acknowledge("ann", [Acknowledgement(0, 9, [REJECT])], 0), durable=False)
+    assert partition.take_dead_letters() == []
+    assert acknowledge(partition, 0, 9, ACCEPT)
+    assert partition.start_offset == 10
+
+
+def test_a_new_leader_writes_the_dead_letters_that_its_predecessor_left() -> None:
+    written = [StateBatch(0, 4, DeliveryState.ARCHIVING, 1), StateBatch(5, 9, DeliveryState.ARCHIVING, 2)]
+    partition = new(0, written, DEAD_LETTERS)
+    assert fetch(partition, tens(1)) == []
+    assert partition.take_dead_letters() == [
+        DeadLetter(0, 4, 1, is_rejected=True),
+        DeadLetter(5, 9, 2, is_rejected=False),
+    ]

@@ -1,7 +1,7 @@
 """A share partition beside a model with one entry a record, over random histories with failed writes and crashes.
 
-The model checks S1 to S4 of `broker.kafka.share.partition.machine`, and at the end of each history that every record
-that is owed to the group is delivered.
+The model checks S1 to S4 and S7 of `broker.kafka.share.partition.machine`, and at the end of each history that every
+record that is owed to the group is delivered, and every dead letter that is owed is written.
 """
 
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from anabranch.broker.kafka.share.partition.machine import (
     RENEW,
     Acknowledgement,
     Acquired,
+    DeadLetter,
     OffsetRange,
     ShareLimits,
     SharePartition,
@@ -53,6 +54,8 @@ class DurableState:
     def __init__(self) -> None:
         self.start_offset = 0
         self.entries: dict[int, tuple[int, int]] = {}
+        self.archiving: set[int] = set()
+        """Records whose dead letters are owed."""
 
     def write(self, start_offset: int, batches: list[StateBatch]) -> None:
         self.start_offset = max(self.start_offset, start_offset)
@@ -60,6 +63,8 @@ class DurableState:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 entry = (batch.delivery_count, batch.delivery_state)
                 self.entries[offset] = max(self.entries.get(offset, entry), entry)
+                if batch.delivery_state == DeliveryState.ARCHIVING:
+                    self.archiving.add(offset)
         self.entries = {offset: entry for offset, entry in self.entries.items() if offset >= self.start_offset}
 
     def batches(self) -> list[StateBatch]:
@@ -85,6 +90,13 @@ class SharePartitionModel(RuleBasedStateMachine):
         """Records whose acknowledgement is durable, though the answer may have been an error."""
         self.deliveries: dict[int, int] = {}
         self.writes: list[Written] = []
+        self.limits = LIMITS
+        self.letters: list[DeadLetter] = []
+        """Dead letters on their way."""
+        self.taken: set[int] = set()
+        """Records whose dead letters are, or were, on their way since the last crash."""
+        self.dead: set[int] = set()
+        """Records whose dead letters are written."""
 
     # the log
 
@@ -243,10 +255,44 @@ class SharePartitionModel(RuleBasedStateMachine):
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 holder = self.held.pop(offset)
                 assert holder.until_ms <= self.now_ms
-                if batch.delivery_state == DeliveryState.ARCHIVED:
+                if batch.delivery_state != DeliveryState.AVAILABLE:
                     assert self.deliveries[offset] >= LIMITS.deliveries_max
         if change.batches:
             self.writes.append(Written(change, frees=False))
+
+    # dead letters
+
+    @rule(has_dead_letters=st.booleans())
+    def set_dead_letters(self, has_dead_letters: bool) -> None:
+        self.limits = self.partition.limits = LIMITS._replace(has_dead_letters=has_dead_letters)
+
+    @rule()
+    def take_dead_letters(self) -> None:
+        for letter in self.partition.take_dead_letters():
+            for offset in range(letter.first_offset, letter.last_offset + 1):
+                assert offset not in self.taken, f"S7: the dead letter of {offset} is on its way already"
+                assert offset not in self.held, f"S7: {offset} is held by {self.held[offset]}"
+                assert letter.is_rejected or letter.delivery_count >= LIMITS.deliveries_max
+                self.taken.add(offset)
+            self.letters.append(letter)
+
+    @precondition(lambda self: self.letters)
+    @rule(part=st.integers(1, 20))
+    def write_dead_letters(self, part: int) -> None:
+        """Write some of the first dead letters, and archive their records."""
+        first, last, *rest = self.letters.pop(0)
+        end = min(last, first + part - 1)
+        if end < last:
+            self.letters.insert(0, DeadLetter(end + 1, last, *rest))
+        self.dead.update(range(first, end + 1))
+        change = self.partition.archive_dead(first, end)
+        if change.batches:
+            self.writes.append(Written(change, frees=False))
+
+    def write_all_dead_letters(self) -> None:
+        self.take_dead_letters()
+        while self.letters:
+            self.write_dead_letters(20)
 
     # durability
 
@@ -285,7 +331,9 @@ class SharePartitionModel(RuleBasedStateMachine):
         self.writes.clear()
         self.held.clear()
         self.given.clear()
-        self.partition = SharePartition(self.durable.start_offset, self.durable.batches(), LIMITS)
+        self.letters.clear()
+        self.taken.clear()
+        self.partition = SharePartition(self.durable.start_offset, self.durable.batches(), self.limits)
 
     # checks
 
@@ -301,6 +349,15 @@ class SharePartitionModel(RuleBasedStateMachine):
         assert at <= partition.end_offset
         assert self.durable.start_offset <= max(partition.start_offset, self.log_start)
 
+    @invariant()
+    def none_is_archived_before_its_dead_letter_is_written(self) -> None:
+        durable = self.durable
+        for offset in durable.archiving - self.dead:
+            if offset < durable.start_offset:
+                assert offset < self.log_start, f"S7: the start offset has passed {offset}"
+            else:
+                assert durable.entries[offset][1] == DeliveryState.ARCHIVING, f"S7: {offset} was archived"
+
     def teardown(self) -> None:
         """Deliver all the rest: nothing that is owed may be missing (S2)."""
         self.finish_all()
@@ -308,12 +365,17 @@ class SharePartitionModel(RuleBasedStateMachine):
             self.now_ms += LIMITS.lock_ms
             self.expire()
             self.finish_all()
+            self.write_all_dead_letters()
+            self.finish_all()
             acquired = self.acquire("ann", 5, 5, False, 5)
             if not acquired and self.partition.next_fetch_offset() >= self.log_end:
                 break
             for each in acquired:
                 self.send("ann", each.first_offset, each.last_offset, [ACCEPT])
             self.finish_all()
+        self.write_all_dead_letters()
+        unwritten = {offset for offset in self.durable.archiving - self.dead if offset >= self.log_start}
+        assert not unwritten, f"S7: dead letters of {sorted(unwritten)} were never written"
         live = {
             offset
             for batch in self.log
