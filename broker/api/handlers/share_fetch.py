@@ -173,9 +173,16 @@ class _ShareFetchCall:
         self._respond_if_complete()
 
     def _end(self) -> None:
-        """Acquire what was read last, and fetch no more."""
+        """Acquire what was read last, and fetch no more.
+
+        A client over a quota gets an empty answer, as in Kafka. But nothing is acquired for it, so that other members
+        get the records.
+        """
         if self._fetches and not self._exchange.closed:
-            self._acquire()
+            if self._exchange.throttle_fetch(self._expected_bytes()):
+                self._reads = []
+            else:
+                self._acquire()
         self._fetched = True
         self._respond_if_complete()
 
@@ -241,6 +248,17 @@ class _ShareFetchCall:
             failed = failed or read.error is not None
             size_bytes += sum(len(batch.payload) for batch in read.batches)
         return failed or (size_bytes > 0 and size_bytes >= self._request.min_bytes)
+
+    def _expected_bytes(self) -> int:
+        """Return the size of the batches with as many records as the member asks for."""
+        size_bytes, left = 0, self._request.max_records
+        for read in self._reads:
+            for batch in read.batches:
+                if left <= 0:
+                    return size_bytes
+                size_bytes += len(batch.payload)
+                left -= batch.end_offset - max(batch.base_offset, read.fetch_offset)
+        return size_bytes
 
     def _acquire(self) -> None:
         """Acquire records of what was read, at most as many as the member asks for."""

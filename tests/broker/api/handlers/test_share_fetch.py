@@ -1,9 +1,8 @@
 """ShareFetch and ShareAcknowledge against a real node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.share.interface import DeliveryState, InitialState, ShareKey
 from anabranch.protocol.batch import TRANSACTIONAL_MASK, iterate_batches
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.messages import share_acknowledge, share_fetch
 from anabranch.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -19,16 +17,12 @@ from anabranch.protocol.messages.delete_records import (
 )
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from anabranch.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
-from anabranch.protocol.messages.share_fetch import PartitionData, ShareFetchRequest, ShareFetchResponse
 from anabranch.protocol.records import ControlType
+from tests.broker.api.handlers.test_client_quotas import alter
 from tests.support.node import running_node
-from tests.support.raw_client import RawClient, batch_of, raw_client
+from tests.support.raw_client import batch_of, raw_client
+from tests.support.share_member import ACCEPT, GROUP, RELEASE, RENEW, Member, ranges
 from tests.support.waiting import until
-
-ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP = "sharers"
-LONG_MS = 20_000
 
 
 @pytest.fixture
@@ -44,77 +38,6 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         codes = await running.serving.share_persister.initialize({key: InitialState(0, 0)})
         assert set(codes.values()) == {ErrorCode.NONE}
         yield running
-
-
-class Member:
-    """A member of the group, with the epochs of its session."""
-
-    def __init__(self, node: Node, client: RawClient, name: str) -> None:
-        self.client = client
-        self.name = name
-        self.epoch = 0
-        self.topic_id = node.serving.topics.require("t").topic_id
-
-    def _next(self) -> int:
-        epoch = self.epoch
-        self.epoch += 1
-        return epoch
-
-    async def begin(self) -> None:
-        """Begin a session, without waiting for records."""
-        assert (await self.fetch_all(max_wait_ms=0)).error_code == ErrorCode.NONE
-
-    async def fetch(
-        self, *acknowledged: tuple[int, int, Sequence[int]], version: int = 2, **fields: Any
-    ) -> PartitionData:
-        """Fetch, and return what is answered of the partition."""
-        response = await self.fetch_all(*acknowledged, version=version, **fields)
-        assert response.error_code == ErrorCode.NONE, response
-        [topic] = response.responses
-        [partition] = topic.partitions
-        return partition
-
-    async def fetch_all(
-        self, *acknowledged: tuple[int, int, Sequence[int]], version: int = 2, **fields: Any
-    ) -> ShareFetchResponse:
-        batches = [
-            share_fetch.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=types)
-            for first, last, types in acknowledged
-        ]
-        values: dict[str, Any] = {
-            "share_session_epoch": self._next(),
-            "max_records": 100,
-            "batch_size": 100,
-            "max_bytes": 1 << 20,
-            "min_bytes": 1,
-            "max_wait_ms": LONG_MS,
-            **fields,
-        }
-        topic = share_fetch.FetchTopic(
-            topic_id=self.topic_id, partitions=[share_fetch.FetchPartition(acknowledgement_batches=batches)]
-        )
-        request = ShareFetchRequest(group_id=GROUP, member_id=self.name, topics=[topic], **values)
-        response: ShareFetchResponse = await self.client.call(request, version)
-        return response
-
-    async def acknowledge(self, first: int, last: int, *types: int, version: int = 2, **fields: Any) -> int:
-        """Acknowledge, and return the error code."""
-        batch = share_acknowledge.AcknowledgementBatch(
-            first_offset=first, last_offset=last, acknowledge_types=list(types)
-        )
-        topic = share_acknowledge.AcknowledgeTopic(
-            topic_id=self.topic_id, partitions=[share_acknowledge.AcknowledgePartition(acknowledgement_batches=[batch])]
-        )
-        values: dict[str, Any] = {"share_session_epoch": self._next(), **fields}
-        request = ShareAcknowledgeRequest(group_id=GROUP, member_id=self.name, topics=[topic], **values)
-        response = await self.client.call(request, version)
-        if response.error_code:
-            return int(response.error_code)
-        return int(response.responses[0].partitions[0].error_code)
-
-
-def ranges(partition: PartitionData) -> list[tuple[int, int, int]]:
-    return [(each.first_offset, each.last_offset, each.delivery_count) for each in partition.acquired_records]
 
 
 async def test_records_are_acquired_acknowledged_and_passed(node: Node) -> None:
@@ -298,3 +221,18 @@ async def test_a_deleted_topic_ends_the_wait(node: Node) -> None:
             await admin.call(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 5)
         assert waiting.result().error_code in {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert not list(node.serving.share_partitions)
+
+
+async def test_a_member_over_its_quota_gets_nothing_and_locks_nothing(node: Node) -> None:
+    async with raw_client(node.bootstrap) as client, raw_client(node.bootstrap, client_id="reader") as throttled:
+        await alter(client, {"client-id": "reader"}, consumer_byte_rate=1000)
+        await client.produce("t", [batch_of(b"x" * 100)])
+        ann, bob = Member(node, throttled, "ann"), Member(node, client, "bob")
+        assert ranges(await ann.fetch()) == [(0, 0, 1)]
+        await client.produce("t", [batch_of(b"y" * 5000)])
+        node.ports.client_quotas.fetched("ANONYMOUS", "reader", 9000, at_least_ms=0)
+        answer = await ann.fetch_all((0, 0, [ACCEPT]))
+        assert answer.throttle_time_ms > 0
+        assert [each.acknowledge_error_code for each in answer.responses[0].partitions] == [ErrorCode.NONE]
+        assert ranges(answer.responses[0].partitions[0]) == []
+        assert ranges(await bob.fetch()) == [(1, 1, 1)]
