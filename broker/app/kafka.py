@@ -9,6 +9,7 @@ from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.cluster.membership.ownership import Ownership
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
+from anabranch.broker.kafka.configs.features import Features
 from anabranch.broker.kafka.configs.group import GroupConfigs
 from anabranch.broker.kafka.coordination.internal_topics import (
     OFFSETS_TOPIC,
@@ -22,6 +23,7 @@ from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.quotas.addresses import AddressQuotas
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.share.dead_letters.writer import DeadLetterWriter
 from anabranch.broker.kafka.share.interface import SharePersister
 from anabranch.broker.kafka.share.partitions import SharePartitions
 from anabranch.broker.kafka.share.persister import ClusterPersister
@@ -143,14 +145,44 @@ def make_persister(
     )
 
 
+def make_dead_letters(
+    basis: Basis,
+    topics: TopicManager,
+    commands: TopicCommands,
+    links: Links,
+    *,
+    group_configs: GroupConfigs,
+    broker_configs: BrokerConfigs,
+    features: Features,
+) -> DeadLetterWriter:
+    """Build what writes the dead letters of share groups."""
+    settings = basis.settings
+    return DeadLetterWriter(
+        topics,
+        commands,
+        links,
+        node_id=settings.node.node_id,
+        partitions=settings.topic.num_partitions,
+        group_configs=group_configs,
+        broker_configs=broker_configs,
+        features=features,
+    )
+
+
 def make_share_partitions(
-    basis: Basis, topics: TopicManager, persister: SharePersister, configs: GroupConfigs, tasks: NodeTasks
+    basis: Basis,
+    topics: TopicManager,
+    persister: SharePersister,
+    configs: GroupConfigs,
+    dead_letters: DeadLetterWriter,
+    tasks: NodeTasks,
 ) -> SharePartitions:
     """Build the share partitions of this node. None are loaded yet."""
     return SharePartitions(
         topics,
         persister,
         configs,
+        dead_letters,
         sessions_max=basis.settings.group.share_sessions_max,
         now_ms=basis.environment.now_ms,
         steady_ms=basis.environment.steady_ms,

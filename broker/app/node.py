@@ -21,6 +21,7 @@ from anabranch.broker.app.cluster import (
 )
 from anabranch.broker.app.kafka import (
     make_coordinators,
+    make_dead_letters,
     make_persister,
     make_quotas,
     make_share_partitions,
@@ -67,6 +68,16 @@ def make_node(
     ports = make_ports(settings, basis.memory.sizes, tls, quotas)
     persister = make_persister(opened, topics, commands.internal_topics, coordinators.share_states, links, tasks)
     release = settings.compatibility.kafka
+    features = Features(shared.configs, info.node_id, feature_levels(release))
+    dead_letters = make_dead_letters(
+        basis,
+        topics,
+        commands.topics,
+        links,
+        group_configs=coordinators.group_configs,
+        broker_configs=broker_configs,
+        features=features,
+    )
     serving = Serving(
         settings=settings,
         node_id=info.node_id,
@@ -92,7 +103,9 @@ def make_node(
         producer_ids=coordinators.producer_ids,
         share_states=coordinators.share_states,
         share_persister=persister,
-        share_partitions=make_share_partitions(basis, topics, persister, coordinators.group_configs, tasks),
+        share_partitions=make_share_partitions(
+            basis, topics, persister, coordinators.group_configs, dead_letters, tasks
+        ),
         schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
         audit=AuditLog(asyncio.get_running_loop().time, environment.now_ms),
@@ -103,7 +116,7 @@ def make_node(
         broker_configs=broker_configs,
         group_configs=coordinators.group_configs,
         quota_table=quotas.table,
-        features=Features(shared.configs, info.node_id, feature_levels(release)),
+        features=features,
         telemetry=ClientMetrics(
             shared.configs, settings.telemetry, environment.now_ms, lambda: environment.new_uuid().bytes
         ),

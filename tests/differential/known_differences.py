@@ -80,7 +80,6 @@ EPOCH_BEGINS_ONCE = (
     "A state epoch of a share partition begins once. Apache Kafka begins it again, and forgets what has been "
     "acknowledged since."
 )
-SHARE_LEVEL = "Share groups have no dead-letter topics (KIP-1191) yet, which share.version 2 turns on."
 VERSIONS: Sequence[Known] = (
     Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
     Known(
@@ -90,7 +89,6 @@ VERSIONS: Sequence[Known] = (
         ABSENT,
         is_optional=True,
     ),
-    Known("*", "*_features.share.version.*", SHARE_LEVEL, 2, 1),
     Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
     Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
     Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 33),

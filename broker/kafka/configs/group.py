@@ -143,16 +143,13 @@ _OTHERS = (
     ),
     ConfigDef(SHARE_RENEW_ACKNOWLEDGE, _B, "true", "Members may renew the locks of records."),
     ConfigDef(
-        DEAD_LETTER_TOPIC,
-        _S,
-        "",
-        "No effect yet: records that a share group rejects or gives up are dropped. Topic for them (share.version 2).",
+        DEAD_LETTER_TOPIC, _S, "", "Topic for records that a share group rejects or gives up; empty: they are dropped."
     ),
     ConfigDef(
         DEAD_LETTER_COPY_RECORD,
         _B,
         "false",
-        "No effect yet. Copy key, value and headers of such records to the topic, instead of their place alone.",
+        "Copy key and value of such records to the topic, instead of their place alone.",
     ),
 )
 

@@ -6,9 +6,12 @@ effect here are accepted, because tools set them. Their documentation notes it.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from anabranch.broker.kafka.configs.definitions import LONG_MAX, ConfigDef, ConfigType
 
+DEAD_LETTER_ENABLE: Final = "errors.deadletterqueue.group.enable"
+"""Config of a topic that share groups may write dead letters to."""
 _NO_EFFECT = " Accepted for compatibility; it has no effect here: "
 _SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
 _ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
@@ -122,10 +125,10 @@ _TOPIC_DEFS = (
         low=0,
     ),
     _def(
-        "errors.deadletterqueue.group.enable",
+        DEAD_LETTER_ENABLE,
         _B,
         "false",
-        "No effect yet. Let share groups write records to this topic that cannot be delivered.",
+        "Let share groups write records to this topic that cannot be delivered.",
     ),
     _def(
         "file.delete.delay.ms",

@@ -3,6 +3,8 @@
 Changes of one turn of the event loop are written together, and while a write is in progress further ones gather for
 the next. Requests wait here for records, first come, first served: whenever something was released, completed or
 appended, those at the front look again, as long as there is something for them.
+
+Dead letters are written one batch after the other, from the first that is due, and their records archived then.
 """
 
 import asyncio
@@ -13,12 +15,15 @@ import structlog
 
 from anabranch.broker.kafka.configs.group import EARLIEST, LATEST, GroupConfigs
 from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.share.dead_letters.batches import split_letters
+from anabranch.broker.kafka.share.dead_letters.writer import DeadLetters
 from anabranch.broker.kafka.share.interface import UNINITIALIZED_START_OFFSET, ShareKey, SharePersister, StateBatch
 from anabranch.broker.kafka.share.partition.in_flight import Change
 from anabranch.broker.kafka.share.partition.machine import (
     NEVER_MS,
     Acknowledgement,
     Acquired,
+    DeadLetter,
     OffsetRange,
     ShareLimits,
     SharePartition,
@@ -56,6 +61,7 @@ class ShareLeader:
         partition: Partition,
         persister: SharePersister,
         configs: GroupConfigs,
+        dead_letters: DeadLetters,
         *,
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],
@@ -75,6 +81,7 @@ class ShareLeader:
         """True while a request loads records that are not in memory: others wait for them."""
         self._persister = persister
         self._configs = configs
+        self._dead_letters = dead_letters
         self._now_ms = now_ms
         self._steady_ms = steady_ms
         self._spawn = spawn
@@ -85,6 +92,10 @@ class ShareLeader:
         self._leader_epoch = partition.leader_epoch
         self._changes: list[tuple[Change, Done | None]] = []
         self._writing = False
+        self._letters: Sequence[DeadLetter] = ()
+        """Dead letters to be written, by ascending offset."""
+        self._sending = False
+        """True while a task writes dead letters."""
         self._waiters: dict[Waiter, None] = {}
         self._wake: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -113,6 +124,7 @@ class ShareLeader:
             configs.share_partition_max_record_locks(group_id),
             configs.share_delivery_count_limit(group_id),
             configs.share_record_lock_duration_ms(group_id),
+            self._dead_letters.is_on(group_id),
         )
 
     async def _load(self) -> None:
@@ -131,6 +143,7 @@ class ShareLeader:
                 self._state_epoch = state.state_epoch
                 self._machine = SharePartition(start_offset, state.batches, self.limits())
                 self.changed()
+                self._send_dead_letters()
 
     async def _first_offset(self) -> int:
         """Return where a group begins that has never read the partition. Raises StorageError."""
@@ -275,9 +288,37 @@ class ShareLeader:
             self.fail(error)
         self._set_timer()
         self.changed()
+        self._send_dead_letters()
         for _, done in changes:
             if done is not None:
                 done(error)
+
+    # dead letters
+
+    def _send_dead_letters(self) -> None:
+        """Write the dead letters that are due now."""
+        if self.error is not None:
+            return
+        letters = self.machine.take_dead_letters()
+        if letters:
+            self._letters = sorted([*self._letters, *letters])
+            if not self._sending:
+                self._sending = True
+                self._spawn(self._send())
+
+    async def _send(self) -> None:
+        """Write dead letters until there are no more."""
+        try:
+            while self._letters and self.error is None:
+                letters, self._letters = self._letters, ()
+                size = await self._dead_letters.write(self.key.group_id, self.partition, letters)
+                ended, rest = split_letters(letters, size)
+                self._letters = sorted([*rest, *self._letters])
+                for letter in ended:
+                    self._submit(self.machine.archive_dead(letter.first_offset, letter.last_offset), None)
+        finally:
+            self._sending = False
+            self.close_unless_wanted()
 
     # time
 
@@ -335,7 +376,7 @@ class ShareLeader:
 
     def close_unless_wanted(self) -> None:
         """Forget the share partition if nobody in the group has a session here, and nothing is being written."""
-        if not self._writing and not self._is_wanted():
+        if not self._writing and not self._sending and not self._is_wanted():
             self.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member of the group has a session here"))
 
     def fail(self, error: KafkaError) -> None:

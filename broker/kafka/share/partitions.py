@@ -10,6 +10,7 @@ from typing import Any
 
 from anabranch.broker.kafka.configs.group import GroupConfigs
 from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.share.dead_letters.writer import DeadLetters
 from anabranch.broker.kafka.share.interface import ShareKey, SharePersister
 from anabranch.broker.kafka.share.leader import Done, ShareLeader
 from anabranch.broker.kafka.share.partition.machine import Acknowledgement
@@ -26,6 +27,7 @@ class SharePartitions:
         topics: TopicMap,
         persister: SharePersister,
         configs: GroupConfigs,
+        dead_letters: DeadLetters,
         *,
         sessions_max: int,
         now_ms: Callable[[], int],
@@ -37,6 +39,7 @@ class SharePartitions:
         self._topics = topics
         self._persister = persister
         self._configs = configs
+        self._dead_letters = dead_letters
         self._now_ms = now_ms
         self._steady_ms = steady_ms
         self.spawn = spawn
@@ -67,6 +70,7 @@ class SharePartitions:
                 partition,
                 self._persister,
                 self._configs,
+                self._dead_letters,
                 now_ms=self._now_ms,
                 steady_ms=self._steady_ms,
                 spawn=self.spawn,

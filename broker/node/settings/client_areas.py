@@ -355,12 +355,12 @@ class GroupSettings(Area):
     )
     dead_letter_topic_prefix: str = setting(
         default="dlq.",
-        description="No effect yet. Topics for undeliverable records of share groups must have names with this prefix "
-        "(Kafka: errors.deadletterqueue.topic.name.prefix).",
+        description="Topics for undeliverable records of share groups must have names with this prefix (Kafka: "
+        "errors.deadletterqueue.topic.name.prefix).",
     )
     dead_letter_topic_auto_create: bool = setting(
         default=False,
-        description="No effect yet. Create missing topics for undeliverable records of share groups (Kafka: "
+        description="Create missing topics for undeliverable records of share groups (Kafka: "
         "errors.deadletterqueue.auto.create.topics.enable).",
     )
     offsets_retention_ms: int = setting(

@@ -165,7 +165,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert await update(client, 0, 1) == ErrorCode.INVALID_UPDATE_VERSION
         assert await update(client, 0, 2) == ErrorCode.NONE
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert await features(client) == {"metadata.version": 33, "share.version": 1, "transaction.version": 2}
+        assert await features(client) == {"metadata.version": 33, "share.version": 2, "transaction.version": 2}
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g",

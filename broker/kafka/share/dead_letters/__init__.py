@@ -1,0 +1,1 @@
+"""Dead-letter topics of share groups (KIP-1191)."""
