@@ -9,15 +9,21 @@ Dead letters are written one batch after the other, from the first that is due, 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from anabranch.broker.kafka.configs.group import EARLIEST, LATEST, GroupConfigs
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.share.dead_letters.batches import split_letters
-from anabranch.broker.kafka.share.dead_letters.writer import DeadLetters
-from anabranch.broker.kafka.share.interface import UNINITIALIZED_START_OFFSET, ShareKey, SharePersister, StateBatch
+from anabranch.broker.kafka.share.dead_letters.writer import DeadLetterWriter
+from anabranch.broker.kafka.share.interface import (
+    UNINITIALIZED_START_OFFSET,
+    DeliveryState,
+    ShareKey,
+    SharePersister,
+    StateBatch,
+)
 from anabranch.broker.kafka.share.partition.in_flight import Change
 from anabranch.broker.kafka.share.partition.machine import (
     NEVER_MS,
@@ -44,6 +50,21 @@ _ENDING: Final = frozenset(
 """Errors after which a share partition must be loaded again."""
 
 
+class ShareFigures(NamedTuple):
+    """Numbers of records of a share partition."""
+
+    start_offset: int
+    in_flight: int
+    """Offsets from the start offset on that were delivered."""
+    acquired: int
+    archiving: int
+    """Records that wait for their dead letters."""
+    lag: int
+    """Offsets up to the end whose delivery is not complete."""
+    deliveries: int
+    """Deliveries since it was loaded."""
+
+
 class Waiter(Protocol):
     """A request that waits for records."""
 
@@ -61,7 +82,7 @@ class ShareLeader:
         partition: Partition,
         persister: SharePersister,
         configs: GroupConfigs,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
         *,
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],
@@ -156,6 +177,21 @@ class ShareLeader:
             if found is not None:
                 return found[0]
         return partition.high_watermark
+
+    def figures(self) -> ShareFigures | None:
+        """Return its figures; None before it is loaded."""
+        machine = self._machine
+        if machine is None:
+            return None
+        incomplete = self.partition.high_watermark - machine.start_offset - machine.delivery_complete_count
+        return ShareFigures(
+            machine.start_offset,
+            machine.in_flight,
+            machine.count(DeliveryState.ACQUIRED),
+            machine.count(DeliveryState.ARCHIVING),
+            max(0, incomplete),
+            machine.deliveries,
+        )
 
     # requests
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anabranch.broker.kafka.configs.group import GroupConfigs
 from anabranch.broker.kafka.partitions.partition import Partition
-from anabranch.broker.kafka.share.dead_letters.writer import DeadLetters
+from anabranch.broker.kafka.share.dead_letters.writer import DeadLetterWriter
 from anabranch.broker.kafka.share.interface import ShareKey, SharePersister
 from anabranch.broker.kafka.share.leader import Done, ShareLeader
 from anabranch.broker.kafka.share.partition.machine import Acknowledgement
@@ -27,7 +27,7 @@ class SharePartitions:
         topics: TopicMap,
         persister: SharePersister,
         configs: GroupConfigs,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
         *,
         sessions_max: int,
         now_ms: Callable[[], int],
@@ -39,13 +39,16 @@ class SharePartitions:
         self._topics = topics
         self._persister = persister
         self._configs = configs
-        self._dead_letters = dead_letters
+        self.dead_letters = dead_letters
         self._now_ms = now_ms
         self._steady_ms = steady_ms
         self.spawn = spawn
         """Runs a coroutine as a task of the node."""
         self._led: dict[ShareKey, ShareLeader] = {}
         topics.listeners.append(self._topics_changed)
+
+    def __len__(self) -> int:
+        return len(self._led)
 
     def __iter__(self) -> Iterator[ShareLeader]:
         return iter(self._led.values())
@@ -70,7 +73,7 @@ class SharePartitions:
                 partition,
                 self._persister,
                 self._configs,
-                self._dead_letters,
+                self.dead_letters,
                 now_ms=self._now_ms,
                 steady_ms=self._steady_ms,
                 spawn=self.spawn,

@@ -9,7 +9,7 @@ and their records archived all the same. Each time a message in the log names th
 import asyncio
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -64,23 +64,8 @@ class _UnusableTopic(Exception):
     """Dead letters may not be written to the group's topic. The text says why."""
 
 
-class DeadLetters(Protocol):
-    """Where the dead letters of share partitions go."""
-
-    def is_on(self, group_id: str) -> bool:
-        """Return whether records of the group become dead letters before they are archived."""
-        ...
-
-    async def write(self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]) -> int:
-        """Write some of the dead letters of a share partition, from the first on.
-
-        Returns the number of offsets, at least one, whose dead letters are durable, or were given up.
-        """
-        ...
-
-
 class DeadLetterWriter:
-    """Satisfies `DeadLetters`."""
+    """Writes the dead letters of the share partitions that this node leads."""
 
     def __init__(
         self,
@@ -109,14 +94,20 @@ class DeadLetterWriter:
         self._features = features
 
     def is_on(self, group_id: str) -> bool:
-        """Return whether the group has a dead-letter topic, and share.version allows for one."""
+        """Return whether the group's records become dead letters before they are archived.
+
+        It has a topic for them, and share.version allows for that.
+        """
         return bool(
             self._group_configs.share_dead_letter_topic(group_id)
             and self._features.level(SHARE_VERSION) >= DEAD_LETTERS_SINCE
         )
 
     async def write(self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]) -> int:
-        """Write a batch of the first dead letters. Returns the number of offsets that are written or given up."""
+        """Write a batch of the first dead letters of a share partition.
+
+        Returns the number of offsets, at least one, whose dead letters are durable, or were given up.
+        """
         source = Source(group_id, partition.topic, partition.index)
         pause_s, longest_s = PAUSES_S
         copies = None if self._group_configs.share_dead_letter_copy_record(group_id) else _Copies({}, letters)

@@ -111,6 +111,7 @@ class SharePartition:
         "_batches",
         "_may_be_available",
         "_may_have_letters",
+        "deliveries",
         "end_offset",
         "limits",
         "next_deadline_ms",
@@ -124,6 +125,8 @@ class SharePartition:
         """First offset that is not complete."""
         self.end_offset = start_offset
         """End of the records that were acquired so far."""
+        self.deliveries = 0
+        """Records that members have acquired since it was loaded, each time counted."""
         self.next_deadline_ms = NEVER_MS
         """No lock ends earlier."""
         self._batches: list[Batch] = []
@@ -160,10 +163,9 @@ class SharePartition:
         """Number of offsets in flight whose delivery is complete, though offsets before them are not (KIP-1226)."""
         return sum(run.size for batch in self._batches for run in batch.runs if run.state in TERMINAL)
 
-    @property
-    def acquired(self) -> int:
-        """Number of offsets that members have acquired."""
-        return sum(run.size for run in self._runs() if run.state == DeliveryState.ACQUIRED)
+    def count(self, state: DeliveryState) -> int:
+        """Return the number of offsets in flight in a state."""
+        return sum(run.size for run in self._runs() if run.state == state)
 
     def _runs(self) -> Iterator[Run]:
         for batch in self._batches:
@@ -247,6 +249,7 @@ class SharePartition:
             for each in aborted:
                 self._archive(each.first_offset, each.last_offset, DeliveryState.ACQUIRED, member_id)
                 acquired = _without(acquired, each)
+            self.deliveries += sum(each.last_offset - each.first_offset + 1 for each in acquired)
         return acquired
 
     def _index_from(self, offset: int) -> int:

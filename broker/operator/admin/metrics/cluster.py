@@ -58,7 +58,8 @@ GROUP_LAG = gauge(
 )
 LEFT_OUT = gauge(
     "anabranch_metrics_left_out",
-    "Partitions and groups that are not named here because of admin.metrics_partitions_max and metrics_offsets_max.",
+    "Partitions, groups and partitions of share groups that are not named here because of "
+    "admin.metrics_partitions_max and metrics_offsets_max.",
     "what",
 )
 
@@ -104,7 +105,13 @@ def collect(serving: Serving) -> Iterator[Metric]:
     yield GROUPS.single(group_count)
     yield SHARDS_LOADING.single(serving.groups.shards_loading)
     groups = group_rows(serving)
-    yield LEFT_OUT.family([(("partitions",), len(led) - len(shown)), (("groups",), group_count - len(groups))])
+    yield LEFT_OUT.family(
+        [
+            (("partitions",), len(led) - len(shown)),
+            (("groups",), group_count - len(groups)),
+            (("share_partitions",), max(0, len(serving.share_partitions) - serving.settings.admin.metrics_offsets_max)),
+        ]
+    )
     yield from _offsets(serving, groups)
 
 

@@ -17,12 +17,12 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.operator.admin.metrics import cluster, group_ages, storage, tables
+from anabranch.broker.operator.admin.metrics import cluster, group_ages, shares, storage, tables
 from anabranch.broker.operator.admin.metrics import node as node_area
 from anabranch.broker.operator.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
 
-AREAS: Final = (node_area, storage, tables, cluster, group_ages)
+AREAS: Final = (node_area, storage, tables, cluster, group_ages, shares)
 DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in AREAS for each in area.DEFINITIONS)
 """All metrics, except those of the process and those that clients push."""
 _OPENMETRICS: Final = "application/openmetrics-text"
@@ -56,6 +56,7 @@ class NodeCollector(Collector):
         yield from tables.collect(self._node)
         yield from cluster.collect(self._node.serving)
         yield from self._ages.collect()
+        yield from shares.collect(self._node.serving)
         yield from self._process.collect()
 
 

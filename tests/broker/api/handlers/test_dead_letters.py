@@ -15,6 +15,7 @@ from anabranch.broker.kafka.topics.creation import TopicSpec
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.records import Record, decode_records
+from tests.support.metrics import metrics_of
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.share_member import ACCEPT, GROUP, REJECT, RELEASE, Member, ranges
@@ -110,13 +111,17 @@ async def test_a_missing_topic_is_created_if_brokers_may(node: Node) -> None:
 
 @pytest.mark.parametrize("problem", ["missing", "not enabled", "other prefix"])
 async def test_dead_letters_for_a_topic_that_may_not_be_used_are_given_up(node: Node, problem: str) -> None:
-    if problem == "not enabled":
-        await node.serving.topic_commands.create(DEAD, partitions=1, configs={})
-    elif problem == "other prefix":
-        await configure(node, "errors.deadletterqueue.topic.name", "t")
+    name = "other" if problem == "other prefix" else DEAD
+    if problem != "missing":
+        configs = {"errors.deadletterqueue.group.enable": "true"} if problem == "other prefix" else {}
+        await node.serving.topic_commands.create(name, partitions=1, configs=configs)
+    await configure(node, "errors.deadletterqueue.topic.name", name)
     await reject_one(node)
-    assert node.serving.topics.get(DEAD) is None or not await dead_letters(node)
-    assert node.serving.topics.partition("t", 0).high_watermark == 1, "nothing was written to it"
+    assert node.serving.share_partitions.dead_letters.given_up == {GROUP: 1}
+    if problem == "missing":
+        assert node.serving.topics.get(name) is None
+    else:
+        assert node.serving.topics.partition(name, 0).high_watermark == 0
 
 
 async def test_share_version_1_has_no_dead_letters(node: Node) -> None:
@@ -168,6 +173,33 @@ async def test_the_next_leader_writes_the_dead_letters_that_are_left(
         await Member(node, client, "bob").begin()
         await until_passed(node, 2)
         assert offsets(await dead_letters(node)) == [0]
+
+
+async def test_metrics_count_records_and_dead_letters(node: Node) -> None:
+    await create_dead_topic(node)
+    labels = {"group": GROUP, "topic": "t", "partition": "0"}
+    async with raw_client(node.bootstrap) as client:
+        await client.produce("t", [batch_of(b"a", b"b", b"c", b"d")])
+        ann = Member(node, client, "ann")
+        await ann.fetch()
+        await client.produce("t", [batch_of(b"e")])
+        assert await ann.acknowledge(1, 3, REJECT, ACCEPT, RELEASE) == ErrorCode.NONE
+        [led] = node.serving.share_partitions
+        await until(lambda: led.machine.delivery_complete_count == 2)
+        metrics = await metrics_of(node)
+        for name, value in {
+            "in_flight": 4,
+            "acquired": 1,
+            "archiving": 0,
+            "lag": 3,
+            "deliveries_total": 4,
+        }.items():
+            assert metrics.value(f"anabranch_share_{name}", **labels) == value, name
+        assert metrics.value("anabranch_share_dead_letters_total", group=GROUP) == 1
+        await configure(node, "errors.deadletterqueue.topic.name", "other")
+        assert await ann.acknowledge(0, 0, REJECT) == ErrorCode.NONE
+        await until(lambda: led.machine.start_offset == 3)
+        assert (await metrics_of(node)).value("anabranch_share_dead_letters_given_up_total", group=GROUP) == 1
 
 
 @pytest.mark.slow

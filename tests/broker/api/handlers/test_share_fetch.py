@@ -102,7 +102,7 @@ async def test_a_lock_ends_in_time(node: Node) -> None:
         )
         assert await ann.acknowledge(0, 0, RENEW, is_renew_ack=True) == ErrorCode.NONE
         assert ranges(await ann.fetch()) == [(0, 0, 2)]
-        assert led.machine.acquired == 1
+        assert led.machine.count(DeliveryState.ACQUIRED) == 1
 
 
 async def test_sessions_have_epochs(node: Node) -> None:

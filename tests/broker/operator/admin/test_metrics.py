@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.share.interface import InitialState, ShareKey
 from anabranch.broker.kafka.telemetry.otlp import Point
 from anabranch.broker.node.net.server import Latency
 from anabranch.broker.operator.admin.metrics import cluster, exposition, storage, tables
@@ -30,6 +31,7 @@ from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.metrics import Samples, metrics_of
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
+from tests.support.waiting import until
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 PARTITIONS = 3 * SAMPLES_PER_PIECE
@@ -185,7 +187,14 @@ async def test_partitions_and_groups_beyond_the_limit_are_left_out_and_counted(t
             await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
             for number in range(6):
                 await client.commit_offset(f"g{number}", "b", 3, number)
+        partition = running.serving.topics.partition("b", 0)
+        keys = [ShareKey(f"s{number}", partition.topic_id, 0) for number in range(12)]
+        await running.serving.share_persister.initialize(dict.fromkeys(keys, InitialState(0, 0)))
+        shares = [running.serving.share_partitions.open(key.group_id, partition) for key in keys]
+        await until(lambda: all(each.is_loaded for each in shares))
         found = await metrics_of(running)
+        assert len(found.of("anabranch_share_lag")) == 2 * limit
+        assert found.value("anabranch_metrics_left_out", what="share_partitions") == 12 - 2 * limit
         assert len(found.of("kafka_topic_partition_current_offset")) == limit
         assert len(found.of("kafka_consumergroup_current_offset")) == limit
         led = found.value("anabranch_partitions_led")

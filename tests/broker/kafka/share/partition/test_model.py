@@ -280,12 +280,12 @@ class SharePartitionModel(RuleBasedStateMachine):
     @rule(part=st.integers(1, 20))
     def write_dead_letters(self, part: int) -> None:
         """Write some of the first dead letters, and archive their records."""
-        first, last, *rest = self.letters.pop(0)
-        end = min(last, first + part - 1)
-        if end < last:
-            self.letters.insert(0, DeadLetter(end + 1, last, *rest))
-        self.dead.update(range(first, end + 1))
-        change = self.partition.archive_dead(first, end)
+        letter = self.letters.pop(0)
+        end = min(letter.last_offset, letter.first_offset + part - 1)
+        if end < letter.last_offset:
+            self.letters.insert(0, letter._replace(first_offset=end + 1))
+        self.dead.update(range(letter.first_offset, end + 1))
+        change = self.partition.archive_dead(letter.first_offset, end)
         if change.batches:
             self.writes.append(Written(change, frees=False))
 
