@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch.protocol.batch import check_crc, iterate_batches
 from anabranch.protocol.errors import ErrorCode
@@ -27,6 +27,7 @@ from tests.simulation.routing import Client, Lost, Refused, check
 from tests.simulation.world import World
 
 EARLIEST, LATEST = -2, -1
+T = TypeVar("T")
 
 
 async def committed_offset(client: Client, group: str, where: TopicPartition) -> int:
@@ -45,7 +46,7 @@ async def committed_offset(client: Client, group: str, where: TopicPartition) ->
     return await answered(client, ask)
 
 
-async def answered(client: Client, ask: Callable[[], Awaitable[int]]) -> int:
+async def answered(client: Client, ask: Callable[[], Awaitable[T]]) -> T:
     """Ask until there is an answer. Raises Violation after an error that is not for a while."""
     while True:
         try:

@@ -45,6 +45,7 @@ async def check_all(
     client = Client(world, "final")
     starts: dict[TopicPartition, int] = {}
     committed: dict[TopicPartition, dict[int, str]] = {}
+    found: dict[TopicPartition, dict[int, str]] = {}
     if last_share_consumer is not None:
         await last_share_consumer.take_all()
     for where in partitions:
@@ -55,6 +56,7 @@ async def check_all(
         all_, stable = readers
         starts[where] = max(all_.start, stable.start)
         committed[where] = stable.found
+        found[where] = all_.found
         history.check_final(where, starts[where], all_.high_watermark, all_.found, stable.found)
         if where[0] in history.compacted:
             history.check_cleaned(where, all_.found, stable.found)
@@ -63,6 +65,8 @@ async def check_all(
         if last_share_consumer is not None and where in last_share_consumer.places:
             shares = last_share_consumer.shares
             shares.check_final(where, starts[where], stable.found if shares.committed else all_.found)
+    if last_share_consumer is not None and last_share_consumer.shares.has_dead_letters:
+        await last_share_consumer.check_dead_letters(starts, found)
     history.check_transactions(starts, committed)
     for actor in actors:
         if isinstance(actor, Copier):

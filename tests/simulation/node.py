@@ -67,6 +67,7 @@ SETTINGS: Mapping[str, object] = {
     "group.share_record_lock_duration_min_ms": 1_000,
     "group.share_record_lock_duration_ms": 2_000,
     "group.share_delivery_count_limit": 10,
+    "group.dead_letter_topic_auto_create": True,
     "transaction.abort_interval_ms": 1_000,
     "network.slab_pool_bytes": 4 << 20,
     "network.node_bytes_max": 32 << 20,

@@ -9,7 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from anabranch.broker.kafka.share.dead_letters import writer
 from anabranch.native import VARIABLE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -89,8 +91,8 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
         # A planted bug is in Python's code. Others of the seed's bits decide about fencing and more.
         mode = "off" if plant is not None or plan.seed // 2 % 2 else os.environ.get(VARIABLE) or "auto"
         try:
-            with native_mode(mode):
-                world.run(scenario.main)
+            with native_mode(mode), patch.multiple(writer, ATTEMPTS_MAX=10**9, PAUSES_S=(0.5, 2.0)):
+                world.run(scenario.main)  # nodes give up no dead letters
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
@@ -138,7 +140,12 @@ class Scenario:
                 goes_back=plan.goes_back,
             )
         self.groups = [GroupHistory("classic"), GroupHistory("consumer")]
-        self.shares = ShareHistory(world, "share", committed=bool(plan.seed % 2)) if plan.share_members else None
+        self.shares: ShareHistory | None = None
+        if plan.share_members:
+            # A catalog that goes back takes records with it, also of the dead-letter topic.
+            self.shares = ShareHistory(
+                world, "share", committed=bool(plan.seed % 2), has_dead_letters=not plan.goes_back
+            )
 
     async def main(self) -> None:
         world, plan = self.world, self.plan

@@ -1,8 +1,9 @@
 """Consumers of a share group (KIP-932), and what their acknowledgements promise.
 
 What is checked, by the invariants of share groups: an acknowledged record is not delivered again (S1) nor acknowledged
-twice (S3), every record is acknowledged at last (S2), delivery counts go on from what was released (S4), and no record
-of an aborted transaction is delivered to a group that reads committed records (S6).
+twice (S3), every record is acknowledged at last (S2), delivery counts go on from what was released (S4), no record of
+an aborted transaction is delivered to a group that reads committed records (S6), and rejected records are in the
+dead-letter topic, and none that was accepted (S7).
 """
 
 import asyncio
@@ -13,6 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from anabranch.protocol.batch import check_crc, iterate_batches
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import FetchPartition as ReadPartition
+from anabranch.protocol.messages.fetch import FetchRequest
+from anabranch.protocol.messages.fetch import FetchTopic as ReadTopic
 from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -27,6 +31,8 @@ from anabranch.protocol.messages.share_acknowledge import (
 )
 from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from anabranch.protocol.records import decode_records
+from tests.simulation.consumers import EARLIEST, LATEST, answered, list_offset
 from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.node import SimNode
 from tests.simulation.routing import Client, Lost, NoRoute, Refused, check
@@ -38,6 +44,10 @@ DELIVERIES_MAX: Final = 10
 """The delivery count limit of the nodes: a record whose deliveries are used up is given up."""
 QUIET_S: Final = 20.0
 """Time without a record after which all are taken: locks have ended, and states were read from new coordinators."""
+DEAD: Final = "dlq.share"
+"""Dead-letter topic. Nodes create it with the first dead letter."""
+DEAD_S: Final = 60.0
+"""Time within which all dead letters are written, without faults."""
 GAP, ACCEPT, RELEASE, REJECT = range(4)
 """Types of acknowledgements."""
 REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
@@ -55,10 +65,14 @@ class Delivery(NamedTuple):
 class ShareHistory:
     """Knowledge of the members of a share group. `committed`: the group reads committed records only."""
 
-    def __init__(self, world: World, group: str, *, committed: bool) -> None:
+    def __init__(self, world: World, group: str, *, committed: bool, has_dead_letters: bool) -> None:
         self.world = world
         self.group = group
         self.committed = committed
+        self.has_dead_letters = has_dead_letters
+        self.accepted: set[tuple[TopicPartition, int]] = set()
+        self.rejected: set[tuple[TopicPartition, int]] = set()
+        """Records whose rejection was answered with success."""
         self.done_s: dict[tuple[TopicPartition, int], float] = {}
         """Time at which the acknowledgement of a record, for good, was answered with success."""
         self.unsure: set[tuple[TopicPartition, int]] = set()
@@ -93,6 +107,25 @@ class ShareHistory:
         if place in self.done_s:
             raise Violation(f"share group {self.group} {each.where} offset {each.offset}: acknowledged twice")
         self.done_s[place] = self.world.now_s
+        (self.accepted if kind == ACCEPT else self.rejected).add(place)
+
+    def missing(
+        self,
+        starts: Mapping[TopicPartition, int],
+        letters: Mapping[tuple[TopicPartition, int], str],
+        found: Mapping[TopicPartition, Mapping[int, str]],
+    ) -> set[tuple[TopicPartition, int]]:
+        """Return the rejected records without dead letters. Raises Violation for dead letters that must not be."""
+        for (where, offset), value in letters.items():
+            if (where, offset) in self.accepted:
+                raise Violation(
+                    f"share group {self.group} {where} offset {offset}: a dead letter of an accepted record"
+                )
+            expected = found[where].get(offset)
+            if value and expected is not None and value != expected:
+                raise Violation(f"share group {self.group} {where} offset {offset}: dead letter {value!r}")
+        kept = {(where, offset) for where, offset in self.rejected if offset >= starts[where]}
+        return kept - letters.keys()
 
     def check_final(self, where: TopicPartition, start: int, found: Mapping[int, str]) -> None:
         """Check that every record of a partition is done, or may be."""
@@ -139,6 +172,55 @@ class ShareConsumer:
             await asyncio.sleep(0.1)
         await self.client.drop()
 
+    async def check_dead_letters(
+        self, starts: Mapping[TopicPartition, int], found: Mapping[TopicPartition, Mapping[int, str]]
+    ) -> None:
+        """Check that all dead letters are written, or will be soon. `found` has all records."""
+        until_s = self.world.now_s + DEAD_S
+        while missing := self.shares.missing(starts, await self._dead_letters(), found):
+            if self.world.now_s > until_s:
+                where, offset = min(missing)
+                raise Violation(f"share group {self.shares.group} {where} offset {offset}: no dead letter")
+            await asyncio.sleep(1)
+        self.world.note("dead letters are complete", rejected=len(self.shares.rejected))
+        await self.client.drop()
+
+    async def _dead_letters(self) -> Mapping[tuple[TopicPartition, int], str]:
+        """Read the dead-letter topic: the values of copies, or empty, by the records that they tell of."""
+        letters: dict[tuple[TopicPartition, int], str] = {}
+        for index in range(await self._dead_partitions()):
+            where = DEAD, index
+            offset, end = await list_offset(self.client, where, EARLIEST), await list_offset(self.client, where, LATEST)
+            while offset < end:
+                partition = ReadPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+                request = FetchRequest(topics=[ReadTopic(topic=DEAD, partitions=[partition])])
+
+                async def ask(request: FetchRequest = request) -> bytes:
+                    result = (await self.client.call(request, 11)).responses[0].partitions[0]
+                    check(result.error_code, f"Fetch {DEAD}")
+                    return bytes(result.records or b"")
+
+                for header, batch in iterate_batches(await answered(self.client, ask)):
+                    check_crc(batch, header)
+                    offset = header.next_offset
+                    for record in decode_records(batch):
+                        tells = {name: (value or b"").decode() for name, value in record.headers}
+                        source = tells["__dlq.errors.topic"], int(tells["__dlq.errors.partition"])
+                        value = "" if record.value is None else self.history.identify(record.value)
+                        letters[source, int(tells["__dlq.errors.offset"])] = value
+        return letters
+
+    async def _dead_partitions(self) -> int:
+        """Return the number of partitions of the dead-letter topic; 0 if there is none."""
+        while True:
+            try:
+                asked = MetadataRequest(topics=[MetadataRequestTopic(name=DEAD)], allow_auto_topic_creation=False)
+                (topic,) = (await self.client.call(asked, 12)).topics
+            except Lost:
+                await self.client.pause()
+            else:
+                return len(topic.partitions)
+
     async def step(self, *, careless: bool) -> bool:
         """Beat if it is time, fetch once and acknowledge. Returns False if there was no record and no error."""
         try:
@@ -167,6 +249,11 @@ class ShareConsumer:
             "share.auto.offset.reset": "earliest",
             "share.isolation.level": "read_committed" if self.shares.committed else "read_uncommitted",
         }
+        if self.shares.has_dead_letters:
+            configs |= {
+                "errors.deadletterqueue.topic.name": DEAD,
+                "errors.deadletterqueue.copy.record.enable": "true",
+            }
         resource = AlterConfigsResource(
             resource_type=GROUP_RESOURCE,
             resource_name=self.shares.group,

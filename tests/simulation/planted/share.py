@@ -55,8 +55,8 @@ SHARE: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.broker.kafka.share.partition.machine",
-                "Batch(Run(first_offset, batch.last_offset, state, batch.delivery_count))",
-                "Batch(Run(first_offset, batch.last_offset, state, 0))",
+                "DeliveryState(batch.delivery_state), batch.delivery_count)",
+                "DeliveryState(batch.delivery_state), 0)",
             )
         ],
         found_by="delivery count",
@@ -76,5 +76,39 @@ SHARE: Sequence[Planted] = (
         found_by=UNDECIDED,
         seeds=10,
         adapt=having(share_members=3, transactional=2),
+    ),
+    Planted(
+        "share-dead-letters-forgotten",
+        "the next leader of a share partition does not write the dead letters that are left",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.partition.machine",
+                "                self._may_have_letters = True\n            self._batches",
+                "                run.is_taken = True\n            self._batches",
+            ),
+            # They take a while, so that leaders change meanwhile.
+            Edit(
+                "anabranch.broker.kafka.share.leader",
+                "                letters, self._letters = self._letters, ()\n",
+                "                letters, self._letters = self._letters, ()\n                await asyncio.sleep(1)\n",
+            ),
+        ],
+        found_by="no dead letter",
+        seeds=20,
+        adapt=having("kill", share_members=3, idempotent=1),
+    ),
+    Planted(
+        "share-dead-letters-once",
+        "a dead letter that is refused is not written again",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.dead_letters.writer",
+                "if isinstance(error, KafkaError) and not error.code.retriable:",
+                "if reason:",
+            )
+        ],
+        found_by="no dead letter",
+        seeds=20,
+        adapt=having("kill", nodes=3, share_members=3, idempotent=1),
     ),
 )
