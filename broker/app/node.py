@@ -5,7 +5,12 @@ import asyncio
 from anabranch.broker.api.declaration import audited, guarded
 from anabranch.broker.api.handlers import HANDLERS, advertised_apis
 from anabranch.broker.api.handlers.dispatch import Dispatcher
-from anabranch.broker.api.handlers.internal import InternalPort, describe_node_handler, internal_handlers
+from anabranch.broker.api.handlers.internal import (
+    DESCRIBE_SHARES,
+    InternalPort,
+    describe_node_handler,
+    internal_handlers,
+)
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.api.handlers.produce_lane import make_lane
 from anabranch.broker.api.handlers.tables import table_handlers
@@ -156,6 +161,7 @@ def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalReque
     tables = node.upkeep.tables
     own = [
         describe_node_handler(ProcessFigures(node).describe),
+        DESCRIBE_SHARES,
         *table_handlers(statuses=tables.statuses, hurry=tables.hurry),
     ]
     handlers = audited({**HANDLERS, **{each.api.key: each for each in own}})

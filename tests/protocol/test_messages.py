@@ -24,6 +24,7 @@ WITHOUT_PEER = frozenset(
         "internal.commit_table",
         "internal.describe_node",
         "internal.describe_runs",
+        "internal.describe_shares",
         "internal.describe_tables",
         "internal.hand_over",
         "internal.hello",

@@ -45,6 +45,11 @@ from anabranch.protocol.messages.internal import authenticate, hello
 from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
 from anabranch.protocol.messages.internal.describe_node import DescribeNodeRequest, DescribeNodeResponse
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
+from anabranch.protocol.messages.internal.describe_shares import (
+    DescribeSharesRequest,
+    DescribeSharesResponse,
+    LiveShare,
+)
 from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from anabranch.protocol.messages.internal.hello import HelloRequest, HelloResponse
 from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
@@ -93,6 +98,22 @@ def describe_runs(serving: Serving, request: DescribeRunsRequest, _: Exchange | 
     )
 
 
+def _describe_shares(serving: Serving, request: DescribeSharesRequest, _: Exchange) -> DescribeSharesResponse:
+    return DescribeSharesResponse(
+        shares=[
+            LiveShare(
+                topic=led.partition.topic,
+                partition=led.partition.index,
+                in_flight=figures.in_flight,
+                acquired=figures.acquired,
+                archiving=figures.archiving,
+            )
+            for led in serving.share_partitions
+            if led.key.group_id == request.group_id and (figures := led.figures()) is not None
+        ]
+    )
+
+
 async def _registry_call(serving: Serving, request: RegistryCallRequest, _: Exchange) -> RegistryCallResponse:
     from anabranch.broker.kafka.schemas.model import RegistryError
     from anabranch.broker.kafka.schemas.requests import RegistryRequest, failure_of
@@ -132,6 +153,10 @@ def describe_node_handler(describe: Callable[[], DescribeNodeResponse]) -> Handl
     It is relayed, so that a node of an earlier version says that it does not know it, instead of closing the link.
     """
     return declare(DescribeNodeRequest, lambda *_: describe(), guard=open_to_all, relayed=True)
+
+
+DESCRIBE_SHARES: Final = declare(DescribeSharesRequest, _describe_shares, guard=open_to_all, relayed=True)
+"""Relayed for the same reason."""
 
 
 def internal_handlers(local: LocalRequests) -> Handlers:

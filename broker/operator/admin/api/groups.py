@@ -1,6 +1,6 @@
 """Groups of consumers: listed and described with their lag, wherever in the cluster they are coordinated."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
@@ -21,6 +21,7 @@ from anabranch.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsResponseGroup,
 )
+from anabranch.protocol.messages.internal.describe_shares import DescribeSharesRequest, LiveShare
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -77,6 +78,17 @@ class MemberRow(Model):
     assignments: list[AssignedPartition]
 
 
+class ShareRow(Model):
+    """Records of a partition that are on their way through a share group."""
+
+    in_flight: int
+    """Records from the start offset on that were delivered."""
+    acquired: int
+    """Records that members have, without an acknowledgement."""
+    archiving: int
+    """Records that wait for their dead letters."""
+
+
 class CommittedRow(Model):
     """A partition that a group has committed an offset of, or that a member is assigned.
 
@@ -91,6 +103,8 @@ class CommittedRow(Model):
     lag: int | None
     member_id: str | None
     metadata: str | None
+    share: ShareRow | None
+    """Null for other groups, and while no member of the group reads the partition."""
 
 
 class GroupDescription(Model):
@@ -236,6 +250,18 @@ class Groups:
         }
         return found, unreachable | more_unreachable
 
+    async def shares(
+        self, listed: Listed, partitions: Collection[Partition], user: User
+    ) -> tuple[Mapping[Partition, LiveShare], frozenset[int]]:
+        """Return the figures of a share group's partitions from their leaders, and the nodes that have not answered."""
+        if listed.type != "share":
+            return {}, frozenset()
+        answers, unreachable = await self._calls.call_each(
+            self._calls.by_leader(partitions), lambda _: DescribeSharesRequest(group_id=listed.group_id), user
+        )
+        found = {(each.topic, each.partition): each for answer in answers.values() for each in answer.shares}
+        return found, frozenset(unreachable)
+
     async def _ask(
         self, groups: Sequence[Listed], make: Callable[[Sequence[str]], Any], user: User
     ) -> tuple[Sequence[Any], frozenset[int]]:
@@ -290,9 +316,11 @@ class GroupEndpoints:
         partitions = sorted(offsets.keys() | assigned.keys())
         shown = partitions[:OFFSETS_MAX]
         ends, more_unreachable = await self._offsets.ends(shown, call.user)
+        shares, silent = await self._groups.shares(listed, shown, call.user)
         rows = []
         for topic, index in shown:
             known, place = offsets.get((topic, index)), ends.get((topic, index))
+            share = shares.get((topic, index))
             rows.append(
                 CommittedRow(
                     topic=topic,
@@ -303,6 +331,7 @@ class GroupEndpoints:
                     lag=None if known is None or place is None else known.lag_to(place.high_watermark),
                     member_id=assigned.get((topic, index)),
                     metadata=None if known is None else known.metadata,
+                    share=None if share is None else _share_row(share),
                 )
             )
         lag = total_lag(offsets, {key: each.high_watermark for key, each in ends.items()})
@@ -316,7 +345,7 @@ class GroupEndpoints:
             offsets=rows,
             lag=None if unreachable else lag,
             more=len(partitions) > len(shown),
-            unreachable=sorted(unreachable | more_unreachable),
+            unreachable=sorted(unreachable | more_unreachable | silent),
         )
 
 
@@ -356,6 +385,10 @@ def _assigned(assignment: bytes) -> list[AssignedPartition]:
 def _consumer(group: consumer_group_describe.DescribedGroup) -> GroupState:
     members = [_member(each, each.instance_id) for each in group.members]
     return GroupState("consumer", group.group_state, group.assignor_name, members)
+
+
+def _share_row(share: LiveShare) -> ShareRow:
+    return ShareRow(in_flight=share.in_flight, acquired=share.acquired, archiving=share.archiving)
 
 
 def _share(group: share_group_describe.DescribedGroup) -> GroupState:

@@ -157,6 +157,7 @@ async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawCl
         "lag": 2,
         "member_id": None,
         "metadata": "of a test",
+        "share": None,
     }
     cluster = await api.get("/cluster")
     assert (cluster["groups"], cluster["topics"], cluster["partitions"], cluster["internal_topics"]) == (1, 1, 2, 1)
@@ -211,6 +212,7 @@ async def test_members_of_a_share_group_and_how_far_it_is(api: ApiClient, node: 
     consumer.subscribe(["t"])
     try:
         values = await to_thread(polled, consumer)
+        shares = [each["share"] for each in (await api.get("/groups/g"))["offsets"]]
         await to_thread(consumer.commit_sync)  # what was polled
         group = await api.get("/groups/g")
         (row,) = (await api.get("/groups"))["groups"]
@@ -218,6 +220,7 @@ async def test_members_of_a_share_group_and_how_far_it_is(api: ApiClient, node: 
     finally:
         await to_thread(consumer.close)
     assert values == [b"1", b"2", b"3"]
+    assert {"in_flight": 3, "acquired": 3, "archiving": 0} in shares
     assert (group["type"], group["state"], group["assignor"]) == ("share", "Stable", "simple")
     assert (member["client_id"], member["instance_id"]) == ("reader", None)
     assert member["assignments"] == [{"topic": "t", "partition": at} for at in (0, 1)]

@@ -66,7 +66,7 @@ export function GroupPage({ group }) {
           <${Section} id="lag" title="Lag over time" note="Offsets between those committed and the ends, since this page was opened.">
             <${LagChart} history=${history} offsets=${found.offsets} />
           <//>
-          <${Section} id="offsets" title="Offsets"><${Offsets} rows=${found.offsets} members=${found.members} /><//>
+          <${Section} id="offsets" title="Offsets"><${Offsets} rows=${found.offsets} members=${found.members} shared=${found.type === "share"} /><//>
           <${Section} id="members" title="Members"><${Members} rows=${found.members} /><//>
         `}
     ${dialog === "reset" && html`<${ResetGroup} group=${found} close=${close} done=${afterReset} />`}
@@ -106,7 +106,14 @@ function Progress({ row }) {
   `;
 }
 
-function Offsets({ rows, members }) {
+/** Records that a share group was delivered; a dash while it does not read a partition. */
+const SHARE_COLUMNS = [
+  ["In flight", "in_flight"],
+  ["Acquired", "acquired"],
+  ["Dead letters due", "archiving"],
+].map(([title, name]) => ({ title, cell: (row) => number(row.share?.[name]), value: (row) => row.share?.[name] ?? null, numeric: true }));
+
+function Offsets({ rows, members, shared }) {
   const clients = new Map(members.map((member) => [member.member_id, member.client_id]));
   const columns = [
     {
@@ -119,7 +126,7 @@ function Offsets({ rows, members }) {
     { title: "Lag", cell: (row) => html`<b>${number(row.lag)}</b>`, value: (row) => row.lag, numeric: true },
     { title: "Read", cell: (row) => html`<${Progress} row=${row} />`, wide: true },
     { title: "Read by", cell: (row) => (row.member_id ? (clients.get(row.member_id) ?? row.member_id) : "nobody"), wide: true },
-    { title: "Metadata", cell: (row) => row.metadata || "–", wide: true },
+    ...(shared ? SHARE_COLUMNS : [{ title: "Metadata", cell: (row) => row.metadata || "–", wide: true }]),
   ];
   if (rows.length === 0) return html`<${Empty} title="The group has committed no offsets yet." />`;
   return html`<${Table} caption="Offsets" columns=${columns} rows=${rows} rowKey=${nameOf} sort=${0} />`;
