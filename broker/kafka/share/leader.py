@@ -347,7 +347,9 @@ class ShareLeader:
         try:
             while self._letters and self.error is None:
                 letters, self._letters = self._letters, ()
-                size = await self._dead_letters.write(self.key.group_id, self.partition, letters)
+                size = await self._dead_letters.write(
+                    self.key.group_id, self.partition, letters, lambda: self.error is not None
+                )
                 ended, rest = split_letters(letters, size)
                 self._letters = sorted([*rest, *self._letters])
                 for letter in ended:

@@ -8,7 +8,7 @@ and their records archived all the same. Each time a message in the log names th
 
 import asyncio
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -103,10 +103,13 @@ class DeadLetterWriter:
             and self._features.level(SHARE_VERSION) >= DEAD_LETTERS_SINCE
         )
 
-    async def write(self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]) -> int:
+    async def write(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter], is_over: Callable[[], bool]
+    ) -> int:
         """Write a batch of the first dead letters of a share partition.
 
-        Returns the number of offsets, at least one, whose dead letters are durable, or were given up.
+        Returns the number of offsets whose dead letters are durable, or were given up: at least one, unless `is_over`
+        says between two attempts that another leader has to write them.
         """
         source = Source(group_id, partition.topic, partition.index)
         pause_s, longest_s = PAUSES_S
@@ -122,7 +125,7 @@ class DeadLetterWriter:
                     source, copies.letters, copies.records, partition.now_ms(), bytes_max=bytes_max
                 )
                 size = batch.size
-                await self._append(topic, partition.index % len(topic.info.partitions), batch.records)
+                await self._append(topic, partition.index % len(topic.partitions), batch.records)
             except _UnusableTopic as error:
                 reason = str(error)
                 break
@@ -133,6 +136,8 @@ class DeadLetterWriter:
                 if left:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, longest_s)
+                if is_over():
+                    return 0
             else:
                 self.written[group_id] += size
                 return size

@@ -151,6 +151,30 @@ async def test_a_refused_attempt_is_repeated(node: Node, monkeypatch: pytest.Mon
     assert append.await_count == 5
 
 
+async def test_what_another_leader_will_write_is_not_given_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create_dead_topic(node)
+
+    async def refuse(*_: object) -> None:
+        for led in list(node.serving.share_partitions):
+            led.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "PAUSES_S", (0, 0))
+        patched.setattr(writer, "_append_here", refuse)
+        async with raw_client(node.bootstrap) as client:
+            await client.produce("t", [batch_of(b"a")])
+            ann = Member(node, client, "ann")
+            await ann.fetch()
+            assert await ann.acknowledge(0, 0, REJECT) == ErrorCode.NONE
+            await until(lambda: not len(node.serving.share_partitions))
+    async with raw_client(node.bootstrap) as client:
+        await Member(node, client, "bob").begin()
+        await until_passed(node, 1)
+    assert offsets(await dead_letters(node)) == [0]
+    assert not node.serving.share_partitions.dead_letters.given_up
+
+
 async def test_the_next_leader_writes_the_dead_letters_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
