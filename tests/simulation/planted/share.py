@@ -103,7 +103,7 @@ SHARE: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.broker.kafka.share.dead_letters.writer",
-                "if isinstance(error, KafkaError) and not error.code.retriable:",
+                "if _is_final(error):",
                 "if reason:",
             )
         ],

@@ -131,7 +131,7 @@ class DeadLetterWriter:
                 break
             except (KafkaError, StorageError, WalError) as error:
                 reason = str(error)
-                if isinstance(error, KafkaError) and not error.code.retriable:
+                if _is_final(error):
                     break
                 if left:
                     await asyncio.sleep(pause_s)
@@ -206,11 +206,17 @@ class DeadLetterWriter:
             raise KafkaError(known_code(result.error_code), result.error_message)
 
 
+def _is_final(error: Exception) -> bool:
+    """Return whether another attempt would be refused likewise."""
+    # A topic that another node is creating at the same time is there soon.
+    return isinstance(error, KafkaError) and not (error.code.retriable or error.code == ErrorCode.TOPIC_ALREADY_EXISTS)
+
+
 async def _append_here(partition: Partition, batch: bytearray) -> None:
     appended = partition.append(batch, PRODUCE_VERSION)
-    if isinstance(appended, InspectionWait):
+    while isinstance(appended, InspectionWait):
         appended = partition.append(batch, PRODUCE_VERSION, prepared=await appended.inspect())
-    assert not isinstance(appended, InspectionWait | VerificationWait), "inspected, and of no transaction"
+    assert not isinstance(appended, VerificationWait), "it is of no transaction"
     if appended.durable is not None:
         await appended.durable
 
