@@ -111,6 +111,7 @@ class DeadLetterWriter:
         Returns the number of offsets whose dead letters are durable, or were given up: at least one, unless `is_over`
         says between two attempts that another leader has to write them.
         """
+        self.given_up.setdefault(group_id, 0)  # so that its growth is seen from the first one on
         source = Source(group_id, partition.topic, partition.index)
         pause_s, longest_s = PAUSES_S
         copies = None if self._group_configs.share_dead_letter_copy_record(group_id) else _Copies({}, letters)

@@ -172,7 +172,7 @@ async def test_what_another_leader_will_write_is_not_given_up(node: Node, monkey
         await Member(node, client, "bob").begin()
         await until_passed(node, 1)
     assert offsets(await dead_letters(node)) == [0]
-    assert not node.serving.share_partitions.dead_letters.given_up
+    assert not node.serving.share_partitions.dead_letters.given_up[GROUP]
 
 
 async def test_the_next_leader_writes_the_dead_letters_that_are_left(
