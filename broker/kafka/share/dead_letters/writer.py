@@ -82,8 +82,8 @@ class DeadLetterWriter:
         """`partitions` is the number of partitions of topics that are created."""
         self.written: Counter[str] = Counter()
         """Dead letters that were written, by group."""
-        self.given_up: Counter[str] = Counter()
-        """Dead letters that were given up, by group."""
+        self.given_up = 0
+        """Number of dead letters that were given up."""
         self._topics = topics
         self._commands = commands
         self._peers = peers
@@ -111,7 +111,6 @@ class DeadLetterWriter:
         Returns the number of offsets whose dead letters are durable, or were given up: at least one, unless `is_over`
         says between two attempts that another leader has to write them.
         """
-        self.given_up.setdefault(group_id, 0)  # so that its growth is seen from the first one on
         source = Source(group_id, partition.topic, partition.index)
         pause_s, longest_s = PAUSES_S
         copies = None if self._group_configs.share_dead_letter_copy_record(group_id) else _Copies({}, letters)
@@ -142,7 +141,7 @@ class DeadLetterWriter:
             else:
                 self.written[group_id] += size
                 return size
-        self.given_up[group_id] += size
+        self.given_up += size
         _log.error(
             "dead letters given up: their records are archived without",
             group=group_id,

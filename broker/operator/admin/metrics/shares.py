@@ -30,8 +30,7 @@ DELIVERIES = counter(
 DEAD_LETTERS = counter("anabranch_share_dead_letters_total", "Dead letters written by this node.", "group")
 GIVEN_UP = counter(
     "anabranch_share_dead_letters_given_up_total",
-    "Dead letters that could not be written, so that their records were archived without.",
-    "group",
+    "Dead letters that could not be written, so that their records were archived without. The log names them.",
 )
 DEFINITIONS = definitions_in(globals())
 
@@ -54,4 +53,4 @@ def collect(serving: Serving) -> Iterator[Metric]:
     yield from DEAD_LETTERS.pieces(
         ((group,), count) for group, count in islice(list(dead_letters.written.items()), most)
     )
-    yield from GIVEN_UP.pieces(((group,), count) for group, count in islice(list(dead_letters.given_up.items()), most))
+    yield GIVEN_UP.single(dead_letters.given_up)

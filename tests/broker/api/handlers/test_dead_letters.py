@@ -117,7 +117,7 @@ async def test_dead_letters_for_a_topic_that_may_not_be_used_are_given_up(node: 
         await node.serving.topic_commands.create(name, partitions=1, configs=configs)
     await configure(node, "errors.deadletterqueue.topic.name", name)
     await reject_one(node)
-    assert node.serving.share_partitions.dead_letters.given_up == {GROUP: 1}
+    assert node.serving.share_partitions.dead_letters.given_up == 1
     if problem == "missing":
         assert node.serving.topics.get(name) is None
     else:
@@ -172,7 +172,7 @@ async def test_what_another_leader_will_write_is_not_given_up(node: Node, monkey
         await Member(node, client, "bob").begin()
         await until_passed(node, 1)
     assert offsets(await dead_letters(node)) == [0]
-    assert not node.serving.share_partitions.dead_letters.given_up[GROUP]
+    assert not node.serving.share_partitions.dead_letters.given_up
 
 
 async def test_the_next_leader_writes_the_dead_letters_that_are_left(
@@ -223,7 +223,7 @@ async def test_metrics_count_records_and_dead_letters(node: Node) -> None:
         await configure(node, "errors.deadletterqueue.topic.name", "other")
         assert await ann.acknowledge(0, 0, REJECT) == ErrorCode.NONE
         await until(lambda: led.machine.start_offset == 3)
-        assert (await metrics_of(node)).value("anabranch_share_dead_letters_given_up_total", group=GROUP) == 1
+        assert (await metrics_of(node)).value("anabranch_share_dead_letters_given_up_total") == 1
 
 
 @pytest.mark.slow
