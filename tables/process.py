@@ -7,14 +7,18 @@ If it ends over some of them, or has too little memory, they are decoded one by 
 is left as it is, with an error. `VALUES_MAX` and `FALLBACKS_MAX` bound how often that is done: then a whole group, and
 at last the whole share, has bytes and an error in each row. The tables of a node take turns: it lets some of these
 attempts be made at a time, and later calls go on with what the earlier ones have found.
+
+A value may also take for ever to be decoded: the process ends itself when its CPU time for some records is over
+(`worker.DECODE_CPU_S`), and that counts as all there is for this turn.
 """
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from anabranch import child
 from anabranch.extras import is_installed, missing
@@ -25,14 +29,14 @@ from anabranch.tables.snapshots import Join, SnapshotReport, SnapshotRequest
 PROGRAM: Final = ("-m", "anabranch.tables.worker")
 MEMORY_BYTES_MAX: Final = 1 << 30
 TIMEOUT_S: Final = 300.0
-"""Time without progress of a request: some thousand records take a second, a join of 256 MiB some tens of seconds."""
+"""Time without progress of a request: a join of 256 MiB takes some tens of seconds, and others may have the CPU."""
 ANSWER_BYTES_MAX: Final = 16 << 20
 ATTEMPTS: Final = 3
 """Processes that may end over a request."""
 FALLBACKS_MAX: Final = 24
 """Attempts at one share, after the first ones, until none of its values is decoded. Each takes a new process."""
 FALLBACKS_AT_ONCE: Final = 4
-"""Those of them that a table makes in one turn; one that takes `TIMEOUT_S` is the last one of its turn."""
+"""Those of them that a table makes in one turn; one that takes too long is the last one of its turn."""
 VALUES_MAX: Final = 4
 """Values of a group that are found one by one until none of the group is decoded."""
 _NOUNS: Final = {
@@ -52,12 +56,25 @@ class ColumnsError(Exception):
     """A request was not carried out. The text is the one line to show."""
 
     def __init__(self, kind: str, text: str) -> None:
-        """`kind` is one of `worker.KINDS`, `ended` if processes ended over it, `slow`, or `stopped`.
-
-        `slow`: the same request goes on with what was found so far.
-        """
+        """`kind` is one of `worker.KINDS`, `ended` if processes ended over it, `slow`, or `stopped`."""
         super().__init__(text)
         self.kind = kind
+
+
+class Tried(NamedTuple):
+    """A share that is to be made again, with what was found of it."""
+
+    share: Share
+    fallbacks: int
+    """Attempts after the first ones that were made."""
+
+
+class SlowShare(ColumnsError):
+    """Some records of a share take too long for one turn: the next one goes on with what was `tried`."""
+
+    def __init__(self, text: str, tried: Tried) -> None:
+        super().__init__("slow", text)
+        self.tried = tried
 
 
 class ColumnProcess:
@@ -73,19 +90,16 @@ class ColumnProcess:
         """Offsets that the process decodes for a share."""
         self._is_late = False
         """True if the last process took too long."""
-        self._tried: dict[tuple[str, int], tuple[Share, int]] = {}
-        """Shares that are to be made again, and how many attempts after the first ones were made, by partition."""
         self.cpu_s = 0.0
         """CPU time of all answers."""
 
-    def make(self, share: Share, *, fallbacks_max: int = FALLBACKS_MAX + 1) -> ShareReport:
-        """Write the file of a share. Raises ColumnsError.
+    def make(self, share: Share, tried: Tried | None = None, *, fallbacks_max: int = FALLBACKS_MAX + 1) -> ShareReport:
+        """Write the file of a share, of which an earlier turn has `tried` something. Raises ColumnsError.
 
         After `fallbacks_max` more attempts than the first ones, or one that takes too long if there may not be all of
-        them, the error is `slow`.
+        them, that is a SlowShare.
         """
-        place = share.range.topic, share.range.partition
-        share, fallbacks = _continued(share, self._tried.pop(place, None))
+        share, fallbacks = _continued(share, tried)
         end = fallbacks + fallbacks_max
         while True:
             try:
@@ -96,12 +110,11 @@ class ColumnProcess:
                 fallbacks += 1
                 share = _more_careful(share, self._at, is_last=fallbacks > FALLBACKS_MAX)
                 if fallbacks_max <= FALLBACKS_MAX and (self._is_late or fallbacks >= end):
-                    self._tried[place] = share, fallbacks
                     start, stop = self._at
-                    raise ColumnsError(
-                        "slow",
+                    raise SlowShare(
                         f"some of the offsets [{start}, {stop}) of partition {share.range.partition} take too long or "
                         "too much memory to be decoded: they are found in the next rounds, and become errors",
+                        Tried(share, fallbacks),
                     ) from None
 
     def join(self, join: Join) -> ShareReport:
@@ -163,7 +176,7 @@ class ColumnProcess:
                     break
                 line = self._child.last_line()
                 reason = f"{error}, with status {status}{line and f': {line}'}"
-                self._is_late = isinstance(error, TimeoutError)
+                self._is_late = isinstance(error, TimeoutError) or status == -signal.SIGPROF
                 ended = attempts if self._is_late and self._at else ended + 1
         if self._child.is_closed:
             raise ColumnsError("stopped", "the node is stopping")
@@ -183,7 +196,7 @@ class ColumnProcess:
             self._at = found["at"]
 
 
-def _continued(share: Share, tried: tuple[Share, int] | None) -> tuple[Share, int]:
+def _continued(share: Share, tried: Tried | None) -> tuple[Share, int]:
     """Return a share with what was found of it before, and the number of attempts after the first ones."""
     if tried is None:
         return share, 0

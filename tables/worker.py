@@ -15,7 +15,8 @@ Requests and answers are JSON, each after its length in 4 bytes (big endian), on
 An answer may also be `{"error": KIND, "text": "one line"}`, with a KIND of `KINDS`, or `internal`: only what was
 asked for is not done. Each has the CPU time that it took in `seconds`. Before the answer to a share there are frames
 `{"at": [START, END]}` whenever it begins to decode the values of these offsets, and `{"at": null}` when it is done with
-them: what it has said last shows which values it ended over.
+them: what it has said last shows which values it ended over. In between it has `DECODE_CPU_S`: over a value that
+would take for ever, the signal PROF ends it, in the midst of a library's loop too.
 
 It ends when its standard input does, also in the midst of a request: its node is gone then, and another one may make
 the same files.
@@ -26,6 +27,7 @@ import json
 import os
 import resource
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -57,6 +59,8 @@ from anabranch.tables.snapshots import Join, SnapshotRequest
 
 NICENESS: Final = 10
 """Nodes answer clients first; a table still gets a tenth of a core that is otherwise full."""
+DECODE_CPU_S: Final = 20.0
+"""CPU time for records that become rows together: 8 MiB of the dearest values known take 4 s."""
 SCHEMAS_MAX: Final = 1_000
 """Registered schemas that are kept for the next requests."""
 ERROR_CHARS_MAX: Final = 1_000
@@ -143,6 +147,7 @@ def main() -> None:
         body = json.dumps(answer).encode()
         write.write(len(body).to_bytes(4, "big") + body)
         write.flush()
+        signal.setitimer(signal.ITIMER_PROF, DECODE_CPU_S if answer.get("at") else 0)
 
     Thread(target=_end_with_input, args=(sys.stdin.fileno(),), daemon=True).start()
     worker = Worker(tell)

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from anabranch.s3stream.catalog.table_values import OffsetBounds
-from anabranch.tables.process import FALLBACKS_MAX, ColumnsError
+from anabranch.tables.process import FALLBACKS_MAX, ColumnsError, SlowShare, Tried
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Finding, Share, ShareReport
 from anabranch.tables.transactions import SnapshotTransactions
@@ -66,6 +66,8 @@ class DataFileMaker:
         self._folder = folder
         self._step = step
         self._fallbacks_max = fallbacks_max
+        self._tried: dict[int, Tried] = {}
+        """Shares that take several turns, by stream."""
 
     async def make(self, wanted: WantedRows, *, bytes_max: int) -> tuple[MadeFile, CopiedBlocks]:
         """Make a data file of the first rows that are wanted, of about so many bytes of blocks; returns both.
@@ -99,7 +101,14 @@ class DataFileMaker:
             str(target),
             wanted.codec,
         )
-        report = await self._columns.ask(lambda process: process.make(share, fallbacks_max=self._fallbacks_max))
+        tried = self._tried.pop(wanted.stream_id, None)
+        try:
+            report = await self._columns.ask(
+                lambda process: process.make(share, tried, fallbacks_max=self._fallbacks_max)
+            )
+        except SlowShare as error:
+            self._tried[wanted.stream_id] = error.tried
+            raise
         blocks.unlink()
         await self._step("rows made")
         return MadeFile(target, wanted.idx, bounds, report)

@@ -77,7 +77,6 @@ class SimColumns(ColumnProcess):
     def __init__(self, registry: SimRegistry, *, memory_bytes_max: int) -> None:
         self._worker = _Worker(registry)
         self._at = None
-        self._tried = {}
         self.cpu_s = 0.0
 
     @property

@@ -20,7 +20,7 @@ from anabranch.extras import MissingExtra
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables import process, worker
-from anabranch.tables.process import ATTEMPTS, ColumnProcess, ColumnsError
+from anabranch.tables.process import ATTEMPTS, FALLBACKS_AT_ONCE, ColumnProcess, ColumnsError, SlowShare
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.requests import Asked, Question, Registry, Share
 from anabranch.tables.share import NOT_DECODED, RECORD_BYTES_MAX
@@ -124,19 +124,22 @@ def json_decoder(*given, **settings):
     def column(values):
         if any(b"fatal" in each for each in values.to_pylist()):
             os.abort()
+        while any(b"endless" in each for each in values.to_pylist()):
+            pass
         return decoder.column(values)
 
     return replace(decoder, column=column)
 
 parts.json_decoder = json_decoder
 share.ROWS_MAX = 5
+worker.DECODE_CPU_S = 0.2
 worker.main()
 """
 
 
 @pytest.fixture
 def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ColumnProcess]:
-    """Yield a process that ends over the values with the word `fatal`."""
+    """Yield a process that ends over the values with the word `fatal`, and has no end over those with `endless`."""
     monkeypatch.setattr(process, "ATTEMPTS", 1)
     program = tmp_path / "fragile.py"
     program.write_text(FATAL_VALUES)
@@ -172,12 +175,26 @@ def test_a_group_of_many_values_over_which_processes_end_is_left_as_it_is(
 def test_attempts_at_a_share_are_made_some_at_a_time(tmp_path: Path, fragile: ColumnProcess) -> None:
     batch = bytes(build_batch([Record(None, each, 5) for each in (b'{"n": 1}', b'{"n": 5, "s": "fatal"}')]))
     share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    tried = None
     for _ in range(2):  # the group, and its value
-        with pytest.raises(ColumnsError, match=r"some of the offsets \[\d+, 2\) of partition 3 take too long") as error:
-            fragile.make(share, fallbacks_max=1)
-        assert error.value.kind == "slow"
-    assert fragile.make(share, fallbacks_max=1).errors == 1
+        with pytest.raises(SlowShare, match=r"some of the offsets \[\d+, 2\) of partition 3 take too long") as error:
+            fragile.make(share, tried, fallbacks_max=1)
+        tried = error.value.tried
+    assert fragile.make(share, tried, fallbacks_max=1).errors == 1
     assert [row["n"] for row in read_rows(share)] == [1, None]
+
+
+def test_a_value_that_takes_for_ever_ends_its_turn_and_becomes_an_error(tmp_path: Path, fragile: ColumnProcess) -> None:
+    values = [b'{"n": 1}', b'{"n": 5, "s": "endless"}', b'{"n": 3}']
+    batch = bytes(build_batch([Record(None, each, 5) for each in values]))
+    share = share_of(tmp_path, [batch], fragile.find(Question(JSON, RAW)))
+    tried = None
+    for _ in range(2):
+        with pytest.raises(SlowShare) as error:
+            fragile.make(share, tried, fallbacks_max=FALLBACKS_AT_ONCE)
+        tried = error.value.tried
+    assert fragile.make(share, tried, fallbacks_max=FALLBACKS_AT_ONCE).errors == 1
+    assert [row["n"] for row in read_rows(share)] == [1, None, 3]
 
 
 def test_at_last_nothing_of_a_share_is_decoded(

@@ -310,41 +310,54 @@ async def test_who_was_overtaken_leaves_the_table_alone_for_a_while_unless_a_com
     assert await rows(other) == await consumed(node, topic)
 
 
+class EndlessValue:
+    """Decodes the value at the offset 3 of the partition 0 of a topic for ever, while it is `there`."""
+
+    def __init__(self, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topic = topic
+        self.there = True
+        self.seen: list[str] = []
+        """Ends of the topics' names, and partitions, of the shares that were to be made."""
+        self._send, self._receive = child.send, child.receive
+        self._last_frames: list[dict[str, Any]] | None = None
+        monkeypatch.setattr(child, "send", self._take_long)
+        monkeypatch.setattr(child, "receive", self._be_late)
+
+    def _take_long(self, process: Any, body: bytes, **settings: Any) -> None:
+        self._last_frames = None
+        if settings["what"] == "share":
+            share = Share.from_json(json.loads(body)["share"])
+            self.seen.append(f"{share.range.topic.rsplit('-')[-1]} {share.range.partition}")
+            is_raw = any(start <= 3 < end for start, end in share.raw)
+            if self.there and share.range[:2] == (self.topic, 0) and not is_raw:
+                self._last_frames = [{"at": [3, 4] if share.careful else [0, 5]}]
+                return
+        self._send(process, body, **settings)
+
+    def _be_late(self, process: Any, **settings: Any) -> Any:
+        if self._last_frames is None:
+            return self._receive(process, **settings)
+        if self._last_frames:
+            return json.dumps(self._last_frames.pop())
+        raise TimeoutError("no answer")
+
+
+JSON_TABLE = {
+    "table.value": "json",
+    "table.value.schema": json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}}),
+}
+
+
 async def test_a_table_with_values_that_take_too_long_lets_others_have_their_turns(
     node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rounds find the value one attempt at a time. Its own other partition has its turn, too."""
-    schema = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
     slow, other = f"{topic}-slow", f"{topic}-other"
-    await created_slowly(node, slow, 2, {"table.value": "json", "table.value.schema": schema})
+    await created_slowly(node, slow, 2, JSON_TABLE)
     await created_slowly(node, other)
     await sent(node, slow, [Event(at % 2, b'{"n": %d}' % at) for at in range(10)])
     await sent(node, other, values(0, 10))
-    send, receive = child.send, child.receive
-    seen: list[str] = []
-    last_frames: list[dict[str, Any]] | None = None
-
-    def take_long(process: Any, body: bytes, **settings: Any) -> None:
-        """Decode the offset 3 of the partition 0 for ever."""
-        nonlocal last_frames
-        last_frames = None
-        if settings["what"] == "share":
-            share = Share.from_json(json.loads(body)["share"])
-            seen.append(f"{share.range.topic.rsplit('-')[-1]} {share.range.partition}")
-            if share.range[:2] == (slow, 0) and not any(start <= 3 < end for start, end in share.raw):
-                last_frames = [{"at": [3, 4] if share.careful else [0, 5]}]
-                return
-        send(process, body, **settings)
-
-    def be_late(process: Any, **settings: Any) -> Any:
-        if last_frames is None:
-            return receive(process, **settings)
-        if last_frames:
-            return json.dumps(last_frames.pop())
-        raise TimeoutError("no answer")
-
-    monkeypatch.setattr(child, "send", take_long)
-    monkeypatch.setattr(child, "receive", be_late)
+    seen = EndlessValue(slow, monkeypatch).seen
     upkeep = node.upkeep.tables.upkeep
     assert upkeep is not None
     context = replace(upkeep.context, folder=tmp_path / "own")
@@ -363,6 +376,28 @@ async def test_a_table_with_values_that_take_too_long_lets_others_have_their_tur
     ]
     found = await asyncio.to_thread(read_table, statuses[1].metadata_location)
     assert found["n"].to_pylist() == [0, 2, 4, None, 8, 1, 3, 5, 7, 9]
+
+
+async def test_a_new_topic_inherits_no_values_that_take_too_long(
+    node: Node, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await created_slowly(node, topic, configs=JSON_TABLE)
+    await sent(node, topic, [Event(0, b'{"n": %d}' % at) for at in range(5)])
+    endless = EndlessValue(topic, monkeypatch)
+    upkeep = node.upkeep.tables.upkeep
+    assert upkeep is not None
+    context = replace(upkeep.context, folder=tmp_path / "own")
+    own = TableUpkeep(context, upkeep.others, SomeTopics(upkeep.topics, topic))
+    for _ in range(2):
+        await own.look()
+    assert len(endless.seen) == 2
+    await asyncio.to_thread(delete_topic, node.bootstrap, topic)
+    await created_slowly(node, topic, configs=JSON_TABLE)
+    await sent(node, topic, [Event(0, b'{"n": %d}' % at) for at in range(5)])
+    endless.there = False
+    await own.look()
+    (status,) = own.statuses()
+    assert (status.rows, status.errors, status.lag) == (5, 0, 0)
 
 
 async def test_a_turn_of_a_table_ends_after_a_while(
