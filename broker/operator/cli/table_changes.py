@@ -1,5 +1,7 @@
 """`anabranch table commit | drop`."""
 
+from uuid import UUID
+
 import click
 
 from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
@@ -31,19 +33,26 @@ def commit(node: AdminPort, name: str, timeout_s: float, output: str) -> None:
 @click.command(short_help="Drop a table, and make no rows of its topic any more.")
 @click.argument("name")
 @click.option("--keep-files", is_flag=True, help="Leave its files in the store, where nothing looks after them.")
+@click.option(
+    "--id",
+    "table_id",
+    type=click.UUID,
+    metavar="UUID",
+    help="Drop the table only if it has this id, which `table describe` shows: a script may repeat that.",
+)
 @yes_option
 @output_option
 @on_node
-def drop(node: AdminPort, name: str, *, keep_files: bool, yes: bool, output: str) -> None:
+def drop(node: AdminPort, name: str, *, keep_files: bool, table_id: UUID | None, yes: bool, output: str) -> None:
     """Drop the table NAME, and set table.enable of its topic to false. The topic keeps its records.
 
     The files are deleted after storage.delete_delay_ms, so that a query that has begun can end.
     """
-    query = {"keep_files": "true" if keep_files else None}
+    query = {"keep_files": "true" if keep_files else None, "table_id": str(table_id) if table_id else None}
+    plan = node.ask("DELETE", table_path(name), validate_only="true", **query)
     if not yes:
-        plan = node.ask("DELETE", table_path(name), validate_only="true", **query)
         what = f"{count_text(plan['rows'], 'row')} in {count_text(plan['files'], 'file')}"
         confirm(f"Drop table {name}, with {what}{', which stay in the store' if keep_files else ''}?")
-    answer = node.ask("DELETE", table_path(name), **query)
+    answer = node.ask("DELETE", table_path(name), **query | {"table_id": plan["table_id"]})
     topic = answer["disabled_topic"]
     emit(output, answer, f"dropped table {name}" + (f"; topic {topic} is no table any more" if topic else ""))

@@ -69,6 +69,7 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
     lag = f"{number_text(found['lag'])} offsets" + (f", {_behind_text(found)}" if found["lag"] else "")
     facts = [
         ("table", plain(found["name"])),
+        ("id", found["table_id"] or "-"),
         ("topic", plain(found["topic"] or "deleted or detached") + ("" if found["enabled"] else " (not enabled)")),
         ("rows", rows),
         ("committed", f"{second_text(found['committed_ms'] or -1)}, {count_text(found['version'], 'commit')}"),

@@ -26,7 +26,7 @@ from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import TableCommit, TableFile, TableFileKind
 from anabranch.s3stream.errors import NotFound, OutcomeUnknown, StoreError
 from anabranch.s3stream.model import ObjectState
-from anabranch.tables.process import ColumnProcess, ColumnsError
+from anabranch.tables.process import ColumnProcess, ColumnsError, Tried
 from anabranch.tables.requests import Share, ShareReport
 from anabranch.tables.upkeep import commit as commit_module
 from anabranch.tables.upkeep import committer as committer_module
@@ -777,10 +777,10 @@ async def test_rows_that_take_too_much_memory_are_made_in_smaller_files(
         await sent(node, topic, values(at * 10, at * 10 + 10))
     make = ColumnProcess.make
 
-    def refuse(self: ColumnProcess, share: Share, **settings: int) -> ShareReport:
+    def refuse(self: ColumnProcess, share: Share, tried: Tried | None, **settings: int) -> ShareReport:
         if len(share.blocks) > 1:
             raise ColumnsError("memory", "too large")
-        return make(self, share, **settings)
+        return make(self, share, tried, **settings)
 
     monkeypatch.setattr(ColumnProcess, "make", refuse)
     committer = own_committer(node, topic, tmp_path / "own")

@@ -241,6 +241,8 @@ class CommittedTable(Model):
 class DropQuery(Model):
     """Parameters of a drop."""
 
+    table_id: UUID | None = None
+    """Drop no other table that has the name: so a drop can be repeated when its answer is lost."""
     keep_files: bool = False
     """Leave the files in the store, where nothing looks after them any more."""
     validate_only: bool = False
@@ -250,6 +252,8 @@ class DroppedTable(Model):
     """A table that was dropped, or that would be."""
 
     name: str
+    table_id: str | None
+    """Iceberg's UUID; null if there was none yet."""
     disabled_topic: str | None
     """Topic whose `table.enable` is false from now on."""
     rows: int
@@ -393,7 +397,7 @@ class TableEndpoints:
         return {
             "name": named.name,
             "topic": None if topic is None else topic.name,
-            "table_id": None if info is None else str(UUID(bytes=info.table_id)),
+            "table_id": _uuid_text(info),
             "enabled": named.enabled,
             "committer": None if leader == NO_LEADER else leader,
             "version": 0 if info is None else info.version,
@@ -562,9 +566,15 @@ class TableEndpoints:
     async def _drop(self, call: Call) -> DroppedTable:
         named, query = await self._find(call.path["table"]), call.query
         info, topic = named.info, named.topic if named.enabled else None
+        if query.table_id is not None and (info is None or UUID(bytes=info.table_id) != query.table_id):
+            there = "" if info is None else f": the one of this name has the id {_uuid_text(info)}"
+            raise ApiError(
+                HTTPStatus.NOT_FOUND, f"there is no table {named.name!r} with the id {query.table_id}{there}"
+            )
         if topic is not None:  # first: its committer would make the table anew, or has just made it
             await self._disable(topic, call.user, validate_only=query.validate_only)
-            info = await self._tables.of_topic(topic.topic_id)
+            if query.table_id is None:
+                info = await self._tables.of_topic(topic.topic_id)
         totals = TableTotals() if info is None else (await self._tables.count_data()).get(info.table_id, TableTotals())
         if info is not None and not query.validate_only:
             now_ms = self._serving.now_ms()
@@ -574,6 +584,7 @@ class TableEndpoints:
             )
         return DroppedTable(
             name=named.name,
+            table_id=_uuid_text(info),
             disabled_topic=None if topic is None else topic.name,
             rows=totals.records,
             files=totals.files,
@@ -587,6 +598,11 @@ class TableEndpoints:
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         (result,) = (await self._local.call(request, user)).responses
         check(result.error_code, result.error_message)
+
+
+def _uuid_text(info: TableInfo | None) -> str | None:
+    """Return Iceberg's UUID of a table; None if there is no table."""
+    return None if info is None else str(UUID(bytes=info.table_id))
 
 
 def _id_text(snapshot_id: int) -> str | None:

@@ -136,6 +136,11 @@ def test_a_drop_asks_first_and_the_topic_stays(broker: Broker) -> None:
     assert ok(broker, "commit", "gone").startswith("table gone: 0 rows")
     done = run(broker, "drop", "gone", typed="n\n")
     assert (done.exit_code, "Drop table gone, with 0 rows in 0 files?" in done.stderr) == (1, True)
+    other = "6f1e0b4c-0000-4000-8000-000000000000"
+    done = run(broker, "drop", "gone", "--yes", "--id", other)
+    assert done.stderr.startswith(f"Error: there is no table 'gone' with the id {other}: the one of this name has the")
+    (found,) = read(broker, "describe", "gone")
+    assert found["table_id"] in ok(broker, "describe", "gone")
     assert ok(broker, "drop", "gone", typed="y\n") == "dropped table gone; topic gone is no table any more\n"
     assert [each["name"] for each in read(broker, "list") if each["name"] == "gone"] == []
     assert broker.records("gone") == []

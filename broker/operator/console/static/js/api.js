@@ -232,8 +232,8 @@ export const api = {
   tableFiles: (name, query, signal) => get(["tables", name, "files"], query, signal),
   /** Make rows of all that is committed in the topic now, and wait for that. */
   commitTable: (name) => change("POST", ["tables", name, "commit"], {}, { timeout_ms: TIMEOUT_MS - COMMIT_MARGIN_MS }),
-  dropTable: (name, keepFiles, validateOnly) =>
-    change("DELETE", ["tables", name], {}, { keep_files: keepFiles ? "true" : "", validate_only: validateOnly ? "true" : "" }),
+  dropTable: ({ name, table_id }, keepFiles, validateOnly) =>
+    change("DELETE", ["tables", name], {}, { table_id: table_id ?? "", keep_files: keepFiles ? "true" : "", validate_only: validateOnly ? "true" : "" }),
 
   storage: (signal) => get(["storage"], {}, signal),
   live: (signal) => lines(url(["live"]), signal),

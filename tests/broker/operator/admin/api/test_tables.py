@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
@@ -136,9 +137,10 @@ async def test_a_drop_is_planned_before_it_destroys_the_files(node: Node, api: A
     table = await MadeTable.of(node, "orders")
     await table.commit({0: [(0, 10)]})
     (file,) = (await api.get("/tables/orders/files"))["files"]
+    table_id = (await api.get("/tables/orders"))["table_id"]
     plan = await api.ask("DELETE", "/tables/orders", validate_only="true")
     counts = {"rows": 10, "files": 1, "bytes": len(DATA)}
-    assert plan == {"name": "orders", "disabled_topic": None, **counts, "keep_files": False}
+    assert plan == {"name": "orders", "table_id": table_id, "disabled_topic": None, **counts, "keep_files": False}
     assert (await api.get("/tables/orders"))["rows"] == 10
     assert await api.ask("DELETE", "/tables/orders") == plan
     assert (await api.get("/tables"))["tables"] == []
@@ -156,6 +158,25 @@ async def test_a_drop_ends_what_the_topic_asks_for(node: Node, api: ApiClient) -
     assert (await api.ask("DELETE", "/tables/orders"))["disabled_topic"] == "orders"
     assert node.serving.topics.require("orders").info.configs["table.enable"] == "false"
     assert (await api.get("/tables"))["tables"] == []
+
+
+async def test_a_drop_that_is_repeated_leaves_a_new_table_of_the_name(node: Node, api: ApiClient) -> None:
+    await make_topic(node, "orders", 1)
+    await MadeTable.of(node, "orders")
+    table_id = (await api.get("/tables/orders"))["table_id"]
+    assert (await api.ask("DELETE", "/tables/orders", table_id=table_id))["table_id"] == table_id
+    again = await api.failure("DELETE", "/tables/orders", table_id=table_id)
+    assert again == (404, "there is no table 'orders': its topic has table.enable=false")
+    await node.serving.topic_commands.delete("orders")
+    await make_topic(node, "orders", 1, table_enable="true", table_value=UNREGISTERED)
+    status, reason = await api.failure("DELETE", "/tables/orders", table_id=table_id)
+    assert (status, reason) == (404, f"there is no table 'orders' with the id {table_id}")
+    assert node.serving.topics.require("orders").info.configs["table.enable"] == "true"
+    await MadeTable.of(node, "orders")
+    status, reason = await api.failure("DELETE", "/tables/orders", table_id=str(UUID(int=7)))
+    assert (status, reason.partition(": ")[2]) == (404, f"the one of this name has the id {table_id}")
+    assert len((await api.get("/tables"))["tables"]) == 1
+    assert (await api.failure("DELETE", "/tables/orders", table_id="7"))[0] == 400
 
 
 async def test_a_table_outlives_its_topic_and_is_dropped_without_its_files(

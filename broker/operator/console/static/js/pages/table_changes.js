@@ -30,7 +30,7 @@ export function DropTable({ table, close, done }) {
   `;
   return html`
     <${ChangeDialog} title=${`Drop ${table.name}`} verb="Drop the table" danger confirm=${table.name} close=${close} done=${done} inputs=${keepsFiles}
-      plan=${() => api.dropTable(table.name, keepsFiles, true)} act=${() => api.dropTable(table.name, keepsFiles, false)} show=${show}>
+      plan=${() => api.dropTable(table, keepsFiles, true)} act=${() => api.dropTable(table, keepsFiles, false)} show=${show}>
       <label class="check">
         <input type="checkbox" autofocus checked=${keepsFiles} onChange=${(event) => setKeepsFiles(event.target.checked)} />
         Leave the files in the store
