@@ -67,11 +67,20 @@ class Filter:
     "-g", "--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them."
 )
 @click.option(
+    "--share", metavar="GROUP", help="Take records as a member of this share group: no other member gets them, too."
+)
+@click.option(
+    "--ack",
+    "acknowledgement",
+    type=click.Choice(["accept", "release", "reject"]),
+    help="With --share: accept what was printed, release it to be delivered again (after the command has ended), or"
+    " reject it.  [default: accept]",
+)
+@click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed",
-    show_default=True,
-    help="read_uncommitted also shows records of open and aborted transactions.",
+    help="read_uncommitted also shows records of open and aborted transactions. A share group has a config for that."
+    "  [default: read_committed]",
 )
 @click.option(
     "--use-schema-registry",
@@ -97,7 +106,9 @@ def consume(  # noqa: PLR0913 - its options
     contains: str | None,
     limit: int | None,
     group: str | None,
-    isolation_level: str,
+    share: str | None,
+    acknowledgement: str | None,
+    isolation_level: str | None,
     client: CommandClient,
     follow: bool,
     json_values: bool,
@@ -119,11 +130,20 @@ def consume(  # noqa: PLR0913 - its options
     if uses_registry and form == "hex":
         raise click.UsageError("a schema registry shows JSON: give another --format than hex")
     shown = Filter(None if key is None else key.encode(), None if contains is None else contains.encode())
-    read_committed = isolation_level == "read_committed"
+    read_committed = isolation_level != "read_uncommitted"
     if start is not None and until is not None and start.is_after(until):
         raise click.UsageError("--from is after --until")
     read: Read
-    if group is not None:
+    if share is not None:
+        others = {"--group": group, "--partition": partitions, "--until": until, "--isolation-level": isolation_level}
+        if refused := [name for name, value in others.items() if value]:
+            raise click.UsageError(f"--share: not with {refused[0]}")
+        if key is not None or contains is not None:
+            raise click.UsageError("--share: not with --key or --contains, which would hide records that are taken")
+        read = _share_read(client, topics, share, start, acknowledgement or "accept", limit, follow=follow)
+    elif acknowledgement is not None:
+        raise click.UsageError("--ack needs --share")
+    elif group is not None:
         if partitions or until is not None or (start is not None and start.kind not in {"earliest", "latest"}):
             raise click.UsageError(
                 "--group: its offsets say where to read; --from may be earliest or latest, for a new group"
@@ -134,20 +154,7 @@ def consume(  # noqa: PLR0913 - its options
             client, topics, group, start or Point("earliest"), follow=follow, read_committed=read_committed
         )
     else:
-        place = start or Point("latest" if follow else "earliest")
-        with client.cluster() as cluster:
-            bounds = find_bounds(cluster, dict.fromkeys(topics, partitions), read_committed=read_committed)
-            ranges = plan_ranges(cluster, bounds, place, until, follow=follow)
-        if not ranges and (start or until) is not None:
-            where = (
-                "before --until"
-                if start is None
-                else "at or after --from"
-                if until is None
-                else "between --from and --until"
-            )
-            click.echo(f"no record is {where}: {bounds}", err=True)
-        read = RangeRead(client, ranges, follow=follow, read_committed=read_committed)
+        read = _range_read(client, topics, partitions, start, until, follow=follow, read_committed=read_committed)
     with ExitStack() as stack:
         decode: Decode = list
         if uses_registry:
@@ -156,6 +163,52 @@ def consume(  # noqa: PLR0913 - its options
 
             decode = stack.enter_context(SchemaView(find_registry(client, registry_url))).decode
         _print(read, sys.stdout.buffer, writer, shown, limit, decode)
+
+
+def _range_read(
+    client: CommandClient,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    start: Point | None,
+    until: Point | None,
+    *,
+    follow: bool,
+    read_committed: bool,
+) -> Read:
+    place = start or Point("latest" if follow else "earliest")
+    with client.cluster() as cluster:
+        bounds = find_bounds(cluster, dict.fromkeys(topics, partitions), read_committed=read_committed)
+        ranges = plan_ranges(cluster, bounds, place, until, follow=follow)
+    if not ranges and (start or until) is not None:
+        where = (
+            "before --until"
+            if start is None
+            else "at or after --from"
+            if until is None
+            else "between --from and --until"
+        )
+        click.echo(f"no record is {where}: {bounds}", err=True)
+    return RangeRead(client, ranges, follow=follow, read_committed=read_committed)
+
+
+def _share_read(
+    client: CommandClient,
+    topics: Sequence[str],
+    group: str,
+    start: Point | None,
+    acknowledgement: str,
+    limit: int | None,
+    *,
+    follow: bool,
+) -> Read:
+    if start is not None and start.kind not in {"earliest", "latest"}:
+        raise click.UsageError("--share: --from may be earliest or latest, for a new group")
+    if follow and acknowledgement == "release":
+        raise click.UsageError("--ack release gives records back at the end: not with --follow")
+    # Imported late: it loads messages that most calls do not need.
+    from anabranch.broker.operator.cli.consume_share import ShareRead
+
+    return ShareRead(client, topics, group, start, acknowledgement=acknowledgement, limit=limit, follow=follow)
 
 
 def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: int | None, decode: Decode) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from anabranch.broker.operator.cli.client import CommandClient
-from anabranch.broker.operator.cli.consume_source import Read, client_error
+from anabranch.broker.operator.cli.consume_source import ConsumerRead, client_error
 from anabranch.broker.operator.cli.points import Point
 from anabranch.broker.operator.cli.record_lines import ReadRecord
 from anabranch.client.cluster import Place
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMIT_S: Final = 5.0
 
 
-class GroupRead(Read):
+class GroupRead(ConsumerRead):
     """Reads what the group has not read, and commits what has been printed.
 
     `start` is where a group without offsets begins: the earliest or the latest.

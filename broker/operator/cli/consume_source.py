@@ -27,7 +27,29 @@ _HEADERS_OF: Final = methodcaller("headers")
 
 
 class Read(ABC):
-    """Records of one call of `consume`. A context: leaving it closes the consumer."""
+    """Records of one call of `consume`. A context: leaving it closes what reads."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    def batches(self) -> Iterator[Sequence[ReadRecord]]:
+        """Yield records until all are read, or the output's reader has ended. Raises ClientError."""
+
+    def done(self, records: Sequence[ReadRecord]) -> None:  # noqa: B027 - a hook
+        """Note that records were printed, or passed over."""
+
+    def flushed(self) -> None:  # noqa: B027 - a hook
+        """Note that all that was printed has been written."""
+
+
+class ConsumerRead(Read):
+    """Records through a consumer of librdkafka."""
 
     consumer: "Consumer"
 
@@ -66,13 +88,7 @@ class Read(ABC):
         """Return whether a record is one to read."""
         return True
 
-    def done(self, records: Sequence[ReadRecord]) -> None:  # noqa: B027 - a hook
-        """Note that records were printed, or passed over."""
-
-    def flushed(self) -> None:  # noqa: B027 - a hook
-        """Note that all that was printed has been written."""
-
-    def finish(self) -> None:  # noqa: B027 - a hook
+    def finish(self) -> None:
         """Finish, before the consumer closes."""
 
     def make_consumer(self, **settings: object) -> "Consumer":
@@ -102,7 +118,7 @@ class Read(ABC):
             self._outage = error
 
     def batches(self) -> Iterator[Sequence[ReadRecord]]:
-        """Yield records until all are read, or the output's reader has ended. Raises ClientError."""
+        """Yield what the consumer has read."""
         from confluent_kafka import KafkaException
 
         quiet_since = time.perf_counter()
@@ -170,7 +186,7 @@ def client_error(error: "KafkaException", where: str = "") -> ClientError:
     return ClientError(f"{where}: " * bool(where) + f"{found.name()}: {found.str()}")
 
 
-class RangeRead(Read):
+class RangeRead(ConsumerRead):
     """Reads ranges of offsets, without a group."""
 
     def __init__(self, client: CommandClient, ranges: Ranges, *, follow: bool, read_committed: bool) -> None:

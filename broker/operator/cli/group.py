@@ -20,8 +20,11 @@ from anabranch.client.groups import (
     commit_offsets,
     committed_offsets,
     delete_groups,
+    delete_offsets,
+    delete_share_offsets,
     describe_group,
     list_groups,
+    set_share_offsets,
     share_offsets,
 )
 from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_each, show_plan
@@ -66,7 +69,7 @@ def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
 def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
     described = describe_group(cluster, name)
     shared = share_offsets(cluster, name) if described.kind == SHARE else None
-    committed = committed_offsets(cluster, name) if shared is None else {place: of[0] for place, of in shared.items()}
+    committed = _starts(shared) if shared is not None else committed_offsets(cluster, name)
     readers = {place: member for member in described.members for place in member.assigned}
     places = sorted({*committed, *readers})
     # A topic may have been deleted since: its metadata has an error and no partitions.
@@ -102,6 +105,10 @@ def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
         "lag": sum(each["lag"] or 0 for each in partitions),
         "partitions": partitions,
     }
+
+
+def _starts(shared: Mapping[Place, tuple[int | None, int | None]]) -> Mapping[Place, int | None]:
+    return {place: start for place, (start, _) in shared.items()}
 
 
 def _show(found: Mapping[str, Any], console: Console) -> None:
@@ -153,43 +160,41 @@ def seek(
     """Set the committed offsets of GROUP, so that it continues from PLACE. Its members must have stopped.
 
     The changes are shown before they are made. A place that a partition does not have is replaced by its nearest one.
+    A share group begins anew there: what it has processed behind it is delivered again.
     """
     wanted = parse_partitions(topics, "--topic")
     with client.cluster() as cluster:
-        members = _count_members(cluster, name)
-        if members is None and not wanted:
-            raise ClientError(f"group {name} does not exist; --topic creates it with offsets of these partitions")
-        committed = committed_offsets(cluster, name)
+        try:
+            described = describe_group(cluster, name)
+        except GroupMissing:
+            if not wanted:
+                raise ClientError(
+                    f"group {name} does not exist; --topic creates it with offsets of these partitions"
+                ) from None
+            is_share = False
+        else:
+            is_share = described.kind == SHARE
+            if described.members and not plan_only:
+                raise ClientError(f"group {name} has {count_text(len(described.members), 'member')}: stop them first")
+        committed = _starts(share_offsets(cluster, name)) if is_share else committed_offsets(cluster, name)
         if not wanted:
             if not committed:
                 raise ClientError(f"group {name} has committed no offsets: name the partitions with --topic")
             wanted = {topic: sorted(index for of, index in committed if of == topic) for topic, _ in committed}
-        if members and not plan_only:
-            raise ClientError(f"group {name} has {count_text(members, 'member')}: stop them first")
         bounds = find_bounds(cluster, wanted)
         targets = {place: bounds.limit(place, offset) for place, offset in bounds.resolve(cluster, target).items()}
         rows = [_change(place, committed.get(place), offset) for place, offset in sorted(targets.items())]
-        changed = {place: offset for place, offset in targets.items() if committed.get(place) != offset}
+        # A share group may have processed records behind its start offset: they are delivered again from there, too.
+        changed = {place: offset for place, offset in targets.items() if is_share or committed.get(place) != offset}
         asks = bool(changed) and not (yes or plan_only)
         show_plan(output, lambda console: _show_changes(rows, console), asks=asks)
         if asks:
             confirm(f"Set {count_text(len(changed), 'offset')} of group {name}?")
         if changed and not plan_only:
-            commit_offsets(cluster, name, changed)
+            (set_share_offsets if is_share else commit_offsets)(cluster, name, changed)
     done = len(changed) if not plan_only else 0
     text = f"set {count_text(done, 'offset')} of group {name}" if not plan_only else "nothing was changed"
     emit(output, {"group": name, "changed": done, "partitions": rows}, text)
-
-
-def _count_members(cluster: Cluster, name: str) -> int | None:
-    """Return the number of members of a group; None if it does not exist. Raises ClientError for share groups."""
-    try:
-        found = describe_group(cluster, name)
-    except GroupMissing:
-        return None
-    if found.kind == SHARE:
-        raise ClientError(f"group {name} is a share group: move it with kafka-share-groups.sh --reset-offsets")
-    return len(found.members)
 
 
 def _change(place: Place, old: int | None, new: int) -> Mapping[str, Any]:
@@ -225,3 +230,43 @@ def delete(names: Sequence[str], yes: bool, client: CommandClient, output: str) 
     failures = [f"group {name}: {reason}" for name, reason in outcomes.items() if reason is not None]
     if failures:
         raise ClientError("; ".join(failures))
+
+
+@group.command(name="delete-offsets", short_help="Delete the offsets of topics.")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITION,...]",
+    multiple=True,
+    required=True,
+    help="Partitions whose offsets are deleted; repeatable. Of a share group only whole topics.",
+)
+@yes_option
+@output_option
+@client_options
+def delete_offsets_(name: str, *, topics: Sequence[str], yes: bool, client: CommandClient, output: str) -> None:
+    """Delete the offsets of GROUP in topics that its members do not read, or no longer. A share group must be empty.
+
+    When the group reads such a topic again, it begins as a new group does.
+    """
+    wanted = parse_partitions(topics, "--topic")
+    with client.cluster() as cluster:
+        is_share = describe_group(cluster, name).kind == SHARE
+        if is_share and any(wanted.values()):
+            raise click.UsageError(f"group {name} is a share group: name whole topics with --topic")
+        known = share_offsets(cluster, name) if is_share else committed_offsets(cluster, name)
+        places = sorted(
+            place for place in known if place[0] in wanted and (not (of := wanted[place[0]]) or place[1] in of)
+        )
+        if not places:
+            raise ClientError(f"group {name} has no offsets of {', '.join(topics)}")
+        if not yes:
+            confirm(f"Delete {count_text(len(places), 'offset')} of group {name}?")
+        if is_share:
+            delete_share_offsets(cluster, name, sorted({topic for topic, _ in places}))
+        else:
+            delete_offsets(cluster, name, places)
+    rows = [{"topic": topic, "partition": index} for topic, index in places]
+    text = f"deleted {count_text(len(places), 'offset')} of group {name}"
+    emit(output, {"group": name, "deleted": rows}, text)

@@ -53,6 +53,8 @@ class ReadRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    delivery_count: int | None = None
+    """Number of deliveries to members of a share group, this one included; None without such a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def visible(data: bytes) -> str:
 def _line(record: ReadRecord, *, shown: Callable[[bytes], str], names_topics: bool) -> bytes:
     place = f"{record.topic}-{record.partition}" if names_topics else str(record.partition)
     parts = [f"{place}:{record.offset}", time_text(record.timestamp_ms)]
+    if record.delivery_count is not None:
+        parts.append(f"delivery={record.delivery_count}")
     if record.key is not None:
         parts.append(f"key={shown(record.key)}")
     for name, value in record.headers:
@@ -117,11 +121,12 @@ def _as_json(record: ReadRecord, *, value_text: Callable[[bytes | None], str]) -
         {"name": _json_bytes(header_name_bytes(name)), "value": _json_bytes(value)} for name, value in record.headers
     ]
     # Written piece by piece, because many are: an encoder of whole objects takes twice as long.
+    deliveries = "" if record.delivery_count is None else f', "delivery_count": {record.delivery_count}'
     line = (
         f'{{"topic": {_TO_JSON(record.topic)}, "partition": {record.partition}, "offset": {record.offset}, '
         f'"timestamp": {record.timestamp_ms}, "timestamp_type": {_TO_JSON(record.timestamp_type)}, '
         f'"key": {_json_text(record.key)}, "value": {value_text(record.value)}, '
-        f'"headers": {_TO_JSON(headers) if headers else "[]"}}}\n'
+        f'"headers": {_TO_JSON(headers) if headers else "[]"}{deliveries}}}\n'
     )
     return line.encode()
 

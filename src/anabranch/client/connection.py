@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from anabranch.addresses import host_port
-from anabranch.client.errors import ClientError
+from anabranch.client.errors import ClientError, NodeLost
 from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
 from anabranch.client.settings import ClientSettings, SaslLogin, read_token
 from anabranch.protocol.api import api_of
@@ -64,11 +64,13 @@ class Connection:
         self._timeout_s = min(GREETING_TIMEOUT_S, timeout_s)
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        self._is_served = False
+        """True once a request of the client's own was answered."""
         try:
             self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
         except OSError as error:
             reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or error
-            raise ClientError(f"cannot connect to {self._where}: {reason}; is the node running?") from None
+            raise NodeLost(f"cannot connect to {self._where}: {reason}; is the node running?") from None
         try:
             # A request may go out in several parts: the last must not wait for the node's acknowledgement of the first.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,11 +114,13 @@ class Connection:
         if version_max is not None:
             version = min(version, version_max)
         try:
-            return self._exchange(request, version)
+            answer = self._exchange(request, version)
         except TimeoutError:
-            raise ClientError(f"{self._where}, {name}: no answer within {self._timeout_s:g} s") from None
+            raise NodeLost(f"{self._where}, {name}: no answer within {self._timeout_s:g} s") from None
         except _ExchangeError as error:
-            raise ClientError(f"{self._where}, {name}: {error}") from None
+            raise NodeLost(f"{self._where}, {name}: {error}") from None
+        self._is_served = True
+        return answer
 
     def _encrypt(self, host: str) -> None:
         """Begin TLS if the settings have it. Raises ClientError."""
@@ -239,7 +243,7 @@ class Connection:
                 return "it closed the connection: it does not accept the certificate of the client, or is no broker"
             needed = "a certificate of the client (ssl.keystore.location)"
             return f"it closed the connection: it requires {needed}, or is no broker"
-        if settings.sasl is None:
+        if settings.sasl is None and not self._is_served:
             return (
                 "it closed the connection at a request; a broker does that where it expects SASL: "
                 f"security.protocol is {settings.protocol}"
@@ -277,7 +281,7 @@ def connect_to_any(bootstrap_servers: str, connect: Callable[[str, int], Connect
             return connect(host, port)
         except ClientError as error:
             failures.append(str(error))
-    raise ClientError("; ".join(failures))
+    raise NodeLost("; ".join(failures))
 
 
 class AddressError(ValueError):

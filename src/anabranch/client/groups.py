@@ -9,11 +9,22 @@ from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.protocol.codec import decode, read_version
 from anabranch.protocol.errors import ErrorCode, MalformedMessage
+from anabranch.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+)
 from anabranch.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
 from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from anabranch.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+)
 from anabranch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from anabranch.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -27,6 +38,12 @@ from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+)
+from anabranch.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
 )
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
@@ -221,6 +238,58 @@ def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[Place, int]) ->
             _check(each.error_code, f"group {name}, {topic}-{each.partition_index}")
 
 
+def set_share_offsets(cluster: Cluster, name: str, offsets: Mapping[Place, int]) -> None:
+    """Let a share group without members begin at these offsets. It is created if it does not exist."""
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            topic_name=topic,
+            partitions=[
+                AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset)
+                for (of, index), offset in sorted(offsets.items())
+                if of == topic
+            ],
+        )
+        for topic in sorted({topic for topic, _ in offsets})
+    ]
+    request = AlterShareGroupOffsetsRequest(group_id=name, topics=topics)
+    answer: AlterShareGroupOffsetsResponse = cluster.coordinator(name, GROUP).call(request)
+    _check(answer.error_code, f"group {name}", answer.error_message)
+    for topic_answer in answer.responses:
+        for each in topic_answer.partitions:
+            place = f"{topic_answer.topic_name}-{each.partition_index}"
+            _check(each.error_code, f"group {name}, {place}", each.error_message)
+
+
+def delete_offsets(cluster: Cluster, name: str, places: Iterable[Place]) -> None:
+    """Delete committed offsets of a group, whose members must not read their topics."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(places):
+        by_topic.setdefault(topic, []).append(index)
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        )
+        for topic, indexes in by_topic.items()
+    ]
+    request = OffsetDeleteRequest(group_id=name, topics=topics)
+    answer: OffsetDeleteResponse = cluster.coordinator(name, GROUP).call(request)
+    _check(answer.error_code, f"group {name}")
+    for topic_answer in answer.topics:
+        for each in topic_answer.partitions:
+            _check(each.error_code, f"group {name}, {topic_answer.name}-{each.partition_index}")
+
+
+def delete_share_offsets(cluster: Cluster, name: str, topics: Iterable[str]) -> None:
+    """Let a share group without members forget what it has processed of topics."""
+    request = DeleteShareGroupOffsetsRequest(
+        group_id=name, topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=each) for each in topics]
+    )
+    answer: DeleteShareGroupOffsetsResponse = cluster.coordinator(name, GROUP).call(request)
+    _check(answer.error_code, f"group {name}", answer.error_message)
+    for each in answer.responses:
+        _check(each.error_code, f"group {name}, {each.topic_name}", each.error_message)
+
+
 def delete_groups(cluster: Cluster, names: Iterable[str]) -> Mapping[str, str | None]:
     """Delete groups with their offsets; returns the reason for each that was not deleted, else None."""
     outcomes: dict[str, str | None] = {}
@@ -238,5 +307,9 @@ _DELETION_REASONS: Final = {
 
 
 def _check(code: int, what: str, message: str | None = None) -> None:
+    if code == ErrorCode.NON_EMPTY_GROUP:
+        raise ClientError(f"{what} has members: stop them first")
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        raise ClientError(f"{what} is read by members: stop them first")
     if code:
         raise ClientError(f"{what}: {error_text(code, message)}")

@@ -133,9 +133,24 @@ def test_seek_asks_first_and_moves_what_was_committed(node: Broker, topic: str) 
     assert read(node, "group", "describe", "fresh")[0]["lag"] == 3
 
 
+def test_offsets_are_deleted_where_nobody_reads(node: Broker, topic: str) -> None:
+    commit(node, "left", topic, 1, 3)
+    with closing(make_consumer(node, "left")) as consumer:
+        consumer.subscribe([topic])
+        assert consumer.consume(1, WAIT_S)
+        refused = run(node, "group", "delete-offsets", "left", "--topic", topic, "--yes")
+        assert refused.stderr == f"Error: group left, {topic}-0 is read by members: stop them first\n"
+    assert run(node, "group", "delete-offsets", "left", "--topic", topic, typed="n\n").exit_code == 1
+    assert committed(node, "left", topic) == [1, 3]
+    said = ok(node, "group", "delete-offsets", "left", "--topic", f"{topic}:1", "--topic", "other", "--yes")
+    assert said == "deleted 1 offset of group left\n"
+    assert committed(node, "left", topic) == [1, -1001]  # librdkafka's number for none
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
+        (("group", "delete-offsets", "nobody", "--topic", "t"), 1, "group nobody does not exist"),
         (("group", "seek", "nobody", "--to", "end"), 1, "group nobody does not exist; --topic creates it with offsets"),
         (("group", "seek", "g", "--to", "end", "--topic", "t:x"), 2, "--topic: expected TOPIC or TOPIC:PARTITION,..."),
         (("group", "seek", "g", "--to", "end", "--topic", "missing"), 1, "topic missing does not exist"),

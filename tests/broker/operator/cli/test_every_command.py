@@ -177,6 +177,8 @@ def _groups_and_transactions(check: Checker, node: NodeProcess) -> None:
     check.both("group", "list", *there)
     check.both("group", "describe", "json", "yaml", *there)
     check.both("group", "seek", "json", "--to", "end", "--yes", *there)
+    deleted = check.run("json", "group", "delete-offsets", "json", "--topic", "topic-json:0", "--yes", *there)
+    assert deleted == {"group": "json", "deleted": [{"topic": "topic-json", "partition": 0}]}
     for form in READ:
         assert check.run(form, "group", "delete", form, "--yes", *there) == {"deleted": [form]}
     for form in READ:
