@@ -211,10 +211,12 @@ class ShareLeader:
         """Return the offset to read from; None if no records may be acquired now."""
         if self._machine is None or self.is_being_read or self.error is not None:
             return None
-        machine = self.machine
-        if machine.next_fetch_offset() < self.partition.log_start_offset:
-            machine.move_log_start(self.partition.log_start_offset)
-        return machine.next_fetch_offset() if machine.can_acquire() else None
+        self._follow_log_start()
+        return self.machine.next_fetch_offset() if self.machine.can_acquire() else None
+
+    def _follow_log_start(self) -> None:
+        if self.machine.next_fetch_offset() < self.partition.log_start_offset:
+            self.machine.move_log_start(self.partition.log_start_offset)
 
     def has_records(self) -> bool:
         """Return whether a request may find records now."""
@@ -232,9 +234,13 @@ class ShareLeader:
         is_limit_strict: bool,
         aborted: Sequence[OffsetRange],
     ) -> list[Acquired]:
-        """Acquire records as `SharePartition.acquire` does."""
+        """Acquire records as `SharePartition.acquire` does, except those that were deleted since they were read.
+
+        The partition no longer knows whether their transactions were aborted.
+        """
         if self.error is not None:
             return []
+        self._follow_log_start()
         acquired = self.machine.acquire(
             member_id,
             fetched,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,41 @@ async def test_a_committed_reader_gets_nothing_of_open_and_aborted_transactions(
         assert await ann.acknowledge(0, 0, ACCEPT) == ErrorCode.NONE
         [led] = node.serving.share_partitions
         assert led.machine.start_offset == 3
+
+
+async def test_what_is_deleted_while_it_is_loaded_is_passed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the records go the transactions, and nothing tells any more that these were aborted."""
+    await node.serving.cluster_configs.alter(
+        "group", GROUP, set_configs={"share.isolation.level": "read_committed"}, unset=()
+    )
+    partition = node.serving.topics.partition("t", 0)
+    async with raw_client(node.bootstrap) as client, raw_client(node.bootstrap) as admin:
+        fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_MASK}
+        _ = partition.append(memoryview(batch_of(b"a", b"b", **fields)), verify=lambda *_: True)
+        partition.append_marker(ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0)
+        await client.produce("t", [batch_of(b"d")])
+        stream = type(partition.stream)
+        read, read_cached = stream.read, stream.read_cached
+
+        missed = False
+
+        async def load(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = await read(self, *args, **kwargs)
+            if self is partition.stream:
+                partitions = [DeleteRecordsPartition(partition_index=0, offset=3)]
+                await admin.call(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)]))
+            return found
+
+        def miss_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal missed
+            if self is not partition.stream or missed:
+                return read_cached(self, *args, **kwargs)
+            missed = True
+            return None
+
+        monkeypatch.setattr(stream, "read", load)
+        monkeypatch.setattr(stream, "read_cached", miss_once)
+        assert ranges(await Member(node, client, "ann").fetch()) == [(3, 3, 1)]
 
 
 async def test_a_restart_forgets_locks_and_nothing_else(tmp_path: Path) -> None:
