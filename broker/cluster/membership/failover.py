@@ -84,8 +84,8 @@ class Failover:
         """Held by who opens, fences or recovers a node's log."""
         self._settled: dict[int, NodeBeat] = {}
         """Last beats of silent nodes that have no log to be recovered."""
-        self._left: set[str] = set()
-        """Logs with a part that cannot be recovered: they wait for their nodes."""
+        self._left: dict[int, str] = {}
+        """Logs, by node, with a part that cannot be recovered: they wait for their nodes."""
 
     async def run(self) -> None:
         """Look after dead nodes until cancelled."""
@@ -94,9 +94,12 @@ class Failover:
             silent = self._membership.silent()
             for node in self._membership.nodes:
                 silence = silent.get(node.node_id)
-                if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self._under_way:
-                    if silence is not None and silence.was_alive and silence.beat.has_lease:
-                        self._failures.pop(node.node_id, None)  # of an earlier life
+                if silence is None or node.node_id in self._under_way:
+                    continue
+                if silence.seconds < SUSPECT_AFTER_S:
+                    if silence.was_alive and silence.beat.has_lease:  # it lives: both are of an earlier life
+                        self._failures.pop(node.node_id, None)
+                        self._left.pop(node.node_id, None)
                     continue
                 if self._settled.get(node.node_id) == silence.beat and not self._left_any(node.node_id):
                     continue
@@ -132,11 +135,12 @@ class Failover:
         is_dead = _is_dead(node, silence)
         if not logs:
             self._settled[node.node_id] = silence.beat
+            self._failures.pop(node.node_id, None)  # another node could
             if is_dead and self._left_any(node.node_id):
                 await self._fence(node, silence, None)
             return
         log = logs[-1]
-        if log.wal_id in self._left or self._is_being_recovered(log):
+        if self._left.get(node.node_id) == log.wal_id or self._is_being_recovered(log):
             return
         if not is_dead and (log.takeover is not Takeover.MACHINE or not silence.beat.has_lease):
             return
@@ -163,7 +167,7 @@ class Failover:
         await self._recovery.run(log, NodeIdentity(node.node_id, epoch), dead_log)
         self._failures.pop(node.node_id, None)
         if any(wal.wal_id == log.wal_id and wal.is_live for wal in await self._catalog.list_wals(node.node_id)):
-            self._left.add(log.wal_id)
+            self._left[node.node_id] = log.wal_id
 
     async def _fence(self, node: NodeInfo, silence: Silence, wal_id: str | None, *, even_if_alive: bool = False) -> int:
         await self._recovery.check_catalog()
@@ -228,7 +232,7 @@ class Failover:
                     )
                 await self._fence_now(node, silence)
                 return None
-            if log.wal_id in self._left:
+            if self._left.get(node_id) == log.wal_id:
                 raise TakeoverRefused(
                     f"node {node_id} was taken over, but a part of its log, {log.location}, cannot be recovered: start "
                     f"the node, or accept the loss with `anabranch node give-up {node_id}`"
@@ -265,7 +269,8 @@ class Failover:
             log = await self._live_log(node_id)
             if log is None:
                 raise TakeoverRefused(NO_LOG.format(node_id))
-            if log.wal_id not in self._left and not isinstance(self._failures.get(node_id), WalCorrupt):
+            is_left = self._left.get(node_id) == log.wal_id
+            if not is_left and not isinstance(self._failures.get(node_id), WalCorrupt):
                 await self._check_lost(node, log)
             return node, log
 

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from anabranch.broker.cluster.membership.environment import DiskLogFiles
 from anabranch.broker.cluster.membership.log_recovery import DeadLog, LogRecovery, open_device_of
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.creation import TopicSpec
 from anabranch.broker.node.peers.liveness import DEAD_AFTER_S
 from anabranch.s3stream.catalog.values import NodeInfo, Takeover, WalInfo, WalState
 from anabranch.s3stream.errors import StorageError
@@ -128,16 +129,21 @@ async def _die_when(begun: asyncio.Event, folder: Path, _node: Node) -> None:
         await begun.wait()
 
 
-async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
-    async with killed_after(tmp_path, 1) as node:
+async def leave_a_gap(folder: Path) -> None:
+    """Let node 1 die with a log that lacks records of `t`, and has nothing of `u`."""
+    async with killed_after(folder, 1) as node:
         for name in ("t", "u"):
             await node.serving.topic_commands.create(name, partitions=1, configs={})
         await send(node, b"uploaded")
         await node.serving.storage.flush()
         await send(node, *VALUES)
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
+    with closing(sqlite3.connect(folder / "catalog.db")) as database, database:
         database.execute("DELETE FROM ranges")
         database.execute("UPDATE streams SET end_offset = 0")
+
+
+async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
+    await leave_a_gap(tmp_path)
     with capture_logs() as said:
         async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
             await until(
@@ -156,6 +162,41 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
             assert len([line for line in said if line["event"] == "a node is dead: it is taken over"]) == 1
     async with running_node(tmp_path / "1", node_id=1, **shared(tmp_path)) as node:
         assert len(node.serving.storage.stopped_streams) == 1
+
+
+async def test_a_node_that_returned_to_a_stream_with_a_gap_is_taken_over_when_it_dies_again(tmp_path: Path) -> None:
+    await leave_a_gap(tmp_path)
+    async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
+        await is_led_by(other, 2, "u")
+        async with killed_after(tmp_path, 1) as node:
+            await node.serving.topic_commands.create_all([TopicSpec("v", 1, {}, leaders=[1])])
+            await send(node, *VALUES, topic="v")
+        await is_led_by(other, 2, "v")
+        assert await read(other, len(VALUES), "v") == VALUES
+
+
+async def test_the_reason_why_a_node_is_not_taken_over_stands_until_it_is(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
+        membership, failover = other.serving.membership, other.upkeep.failover
+
+        def reason() -> str:
+            (node,) = [each for each in membership.nodes if each.node_id == 1]
+            judgement = failover.judge(node)
+            return "" if judgement is None else judgement.reason
+
+        async with killed_after(tmp_path, 1) as node:
+            await node.serving.topic_commands.create_all([TopicSpec("t", 1, {}, leaders=[1])])
+            path, elsewhere = tmp_path / "1" / "data" / "wal", tmp_path / "elsewhere"
+            path.rename(elsewhere)
+        with capture_logs() as said:
+            await until(lambda: bool(reason()), timeout_s=60, pause_s=0.01)
+            for _ in range(6):  # two attempts, and the pause between them
+                await membership.observed()
+                assert "there is no such file or device" in reason()
+        assert len([line for line in said if line["event"] == "a silent node is not taken over"]) == 1
+        elsewhere.rename(path)
+        await is_led_by(other, 2)
+        await until(lambda: not reason(), timeout_s=60, pause_s=0.01)
 
 
 # who may open a log
