@@ -127,12 +127,17 @@ async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(
                 for each in partition.current_voters
             }
 
-        async with asyncio.timeout(60):
-            while await voters(second) != dict.fromkeys((1, 2, 3), (0, True)):  # noqa: ASYNC110 - there is no event
-                await asyncio.sleep(0.01)
-        monkeypatch.setattr(third.serving.catalog, "read_changes", AsyncMock(return_value=None))
+        async def caught_up(*node_ids: int) -> None:
+            """Wait until these nodes have seen the last change, their own ones included."""
+            async with asyncio.timeout(60):
+                while [(await voters(second)).get(key) for key in node_ids] != [(0, True)] * len(node_ids):  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(0.01)
+
+        await caught_up(1, 2, 3)
+        async with third.serving.membership.changing():  # a read that is under way would see the change
+            monkeypatch.setattr(third.serving.catalog, "read_changes", AsyncMock(return_value=None))
         await first.serving.topic_commands.create("t", partitions=1, configs={})
-        await until(lambda: second.serving.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        await caught_up(1, 2)
         for node in (first, second, third):
             found = await voters(node)
             assert found[1] == (0, True)
