@@ -388,8 +388,9 @@ class Catalog:
     async def request_moves(self, wanted: Mapping[int, int], *, reason: MoveReason, now_ms: int) -> None:
         """Order that streams are led by other nodes, given by stream; replaces earlier orders of these streams.
 
-        If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be,
-        but a drain orders nothing of leaders that are not, or no longer, drained.
+        If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be.
+        A drain, a stop or an election replaces no lasting order; a drain orders nothing of leaders that are not, or no
+        longer, drained, and an election nothing to nodes that are not, or no longer, preferred.
         Raises StreamNotFound; NodeUnavailable when a node is not registered or is being drained.
         """
         await self._change_as_node(lambda c: orders.request_moves(c, wanted, reason, now_ms))
@@ -398,9 +399,9 @@ class Catalog:
         """Remove the orders of streams, if there are any. One that is being carried out may still succeed."""
         await self._change_as_node(lambda c: orders.cancel_moves(c, stream_ids))
 
-    async def fail_move(self, stream_id: int, to_node: int, failure: str) -> None:
+    async def fail_move(self, order: MoveOrder, failure: str) -> None:
         """Keep an order with the reason why it is not carried out. One that was replaced or removed is ignored."""
-        await self._change_as_node(lambda c: orders.fail_move(c, stream_id, to_node, failure))
+        await self._change_as_node(lambda c: orders.fail_move(c, order, failure))
 
     async def list_moves(self) -> Sequence[MoveOrder]:
         """Return all orders by stream, those that have failed included."""

@@ -14,8 +14,7 @@ from anabranch.s3stream.catalog.schema import moves, nodes, streams
 from anabranch.s3stream.catalog.values import MoveOrder, MoveReason
 from anabranch.s3stream.errors import NodeUnavailable, StreamNotFound
 
-LASTING: Final = (int(MoveReason.REASSIGNMENT), int(MoveReason.OPERATOR), int(MoveReason.PLACEMENT))
-"""Reasons of orders whose target becomes the stream's preferred leader when it leads."""
+LASTING: Final = tuple(int(reason) for reason in MoveReason if reason.is_lasting)
 EVACUATIONS: Final = (int(MoveReason.DRAIN), int(MoveReason.STOP))
 """Reasons of orders that are about the node to leave: any other one will do."""
 
@@ -23,11 +22,13 @@ EVACUATIONS: Final = (int(MoveReason.DRAIN), int(MoveReason.STOP))
 def request_moves(connection: Connection, wanted: Mapping[int, int], reason: MoveReason, now_ms: int) -> None:
     """Order that each stream is led by its node; an earlier order of the stream is replaced.
 
-    If the node leads it already, the earlier order is only removed, and a lasting one takes effect at once. A drain
-    orders only streams whose leaders are drained: a node whose drain has ended may not have seen it yet.
+    If the node leads it already, the earlier order is only removed, and a lasting one takes effect at once. Drains,
+    stops and elections order only what is due: the node may not have seen yet what others have changed.
     """
-    if reason is MoveReason.DRAIN:
-        wanted = _led_by_drained(connection, wanted)
+    if int(reason) in (*EVACUATIONS, int(MoveReason.ELECTION)):
+        wanted = _due(connection, wanted, reason)
+        if not wanted:
+            return
     _check_targets(connection, frozenset(wanted.values()))
     missing = sorted(wanted.keys() - find_streams(connection, wanted).keys())
     if missing:
@@ -44,9 +45,20 @@ def request_moves(connection: Connection, wanted: Mapping[int, int], reason: Mov
     settle_orders(connection, wanted)
 
 
-def _led_by_drained(connection: Connection, wanted: Mapping[int, int]) -> Mapping[int, int]:
-    query = select(streams.c.stream_id).join(nodes, nodes.c.node_id == streams.c.leader).where(nodes.c.draining != 0)
-    return {row.stream_id: wanted[row.stream_id] for row in select_in(connection, query, streams.c.stream_id, wanted)}
+def _due(connection: Connection, wanted: Mapping[int, int], reason: MoveReason) -> Mapping[int, int]:
+    """Return those without a lasting order: of a drain, led by drained nodes; of an election, to preferred leaders."""
+    is_ordered = exists().where(
+        moves.c.stream_id == streams.c.stream_id, moves.c.reason.in_(LASTING), moves.c.failure == ""
+    )
+    query = select(streams.c.stream_id, streams.c.preferred).where(~is_ordered)
+    if reason is MoveReason.DRAIN:
+        query = query.join(nodes, nodes.c.node_id == streams.c.leader).where(nodes.c.draining != 0)
+    preferred = {row.stream_id: row.preferred for row in select_in(connection, query, streams.c.stream_id, wanted)}
+    return {
+        stream_id: wanted[stream_id]
+        for stream_id, leader in preferred.items()
+        if reason is not MoveReason.ELECTION or leader == wanted[stream_id]
+    }
 
 
 def _check_targets(connection: Connection, targets: Collection[int]) -> None:
@@ -85,9 +97,10 @@ def list_moves(connection: Connection) -> Sequence[MoveOrder]:
     return [MoveOrder(row.stream_id, row.to_node, MoveReason(row.reason), row.asked_ms, row.failure) for row in rows]
 
 
-def fail_move(connection: Connection, stream_id: int, to_node: int, failure: str) -> None:
+def fail_move(connection: Connection, order: MoveOrder, failure: str) -> None:
     """Keep an order, with the reason why it is not carried out; one that was replaced or removed is ignored."""
-    _fail(connection, and_(moves.c.stream_id == stream_id, moves.c.to_node == to_node), failure)
+    known = (moves.c.to_node == order.to_node, moves.c.reason == int(order.reason), moves.c.asked_ms == order.asked_ms)
+    _fail(connection, and_(moves.c.stream_id == order.stream_id, *known), failure)
 
 
 def _fail(connection: Connection, which: ColumnElement[bool], failure: str) -> None:

@@ -165,6 +165,11 @@ class MoveReason(IntEnum):
     GATHERING = 7
     """All partitions of a topic must be on one node, to be detached or cloned."""
 
+    @property
+    def is_lasting(self) -> bool:
+        """True if the target becomes the stream's preferred leader when it leads."""
+        return self in {MoveReason.REASSIGNMENT, MoveReason.OPERATOR, MoveReason.PLACEMENT}
+
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder:

@@ -92,6 +92,9 @@ def _judge_preferred(serving: Serving, topic: Topic, index: int) -> PartitionRes
         return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     if info.preferred in {leader.node_id, -1}:
         return _result(index, ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED_TEXT)
+    if info.order is not None and info.order.reason.is_lasting and not info.order.failure:
+        text = f"The partition is being reassigned to broker {info.order.to_node}, which is its preferred leader then."
+        return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, text)
     if serving.members.get(info.preferred) is None or info.preferred in serving.members.draining:
         return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     return None

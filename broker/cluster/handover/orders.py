@@ -151,7 +151,7 @@ class MoveOrders:
             return
         _log.warning("a move has failed", partition=str(partition), to_node=order.to_node, reason=reason)
         with suppress(StorageError):  # it is tried again, and fails again
-            await self._catalog.fail_move(order.stream_id, order.to_node, reason)
+            await self._catalog.fail_move(order, reason)
 
     @property
     def under_way(self) -> int:

@@ -99,11 +99,14 @@ class Drain:
         }
 
     def _is_free(self, place: Place, info: PartitionInfo, targets: Sequence[int]) -> bool:
-        """Return whether to order a partition to another node. A stop does not repeat what has failed."""
+        """Return whether to order a partition to another node. A stop does not repeat what has failed.
+
+        An order of a person stands until it fails, which it does when its target stays away.
+        """
         if info.order is None:
             return True
         if place not in self._failed:
-            return info.order.to_node not in targets
+            return not info.order.reason.is_lasting and info.order.to_node not in targets
         seen_s = self._failed[place][1]
         return not self._stopping and asyncio.get_running_loop().time() - seen_s >= RETRY_S
 

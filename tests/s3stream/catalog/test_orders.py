@@ -53,17 +53,24 @@ async def test_other_nodes_read_orders_with_their_partitions(cluster: Cluster) -
     assert [each.order for each in (await changed(cluster, version)).partitions] == [None, orders[1], None, None]
 
     version = await catalog.last_change()
-    await catalog.fail_move(streams[1], TWO, "busy")
+    await catalog.fail_move(orders[1], "busy")
     failed = MoveOrder(streams[1], TWO, REASSIGN, NOW, "busy")
     assert (await changed(cluster, version)).partitions[1].order == failed
 
 
 async def test_a_later_order_replaces_an_earlier_one_and_its_failure(cluster: Cluster) -> None:
     await request(cluster, ONE)
-    await cluster.catalog.fail_move(cluster.streams[0], ONE, "busy")
-    await request(cluster, TWO, reason=MoveReason.OPERATOR)
-    await cluster.catalog.fail_move(cluster.streams[0], ONE, "a late failure of the earlier order")
-    assert await cluster.catalog.list_moves() == [MoveOrder(cluster.streams[0], TWO, MoveReason.OPERATOR, NOW)]
+    (earlier,) = await cluster.catalog.list_moves()
+    await cluster.catalog.fail_move(earlier, "busy")
+    for later in (
+        MoveOrder(cluster.streams[0], TWO, REASSIGN, NOW),
+        MoveOrder(cluster.streams[0], ONE, MoveReason.OPERATOR, NOW),
+        MoveOrder(cluster.streams[0], ONE, REASSIGN, NOW + 1),
+    ):
+        wanted = {later.stream_id: later.to_node}
+        await cluster.catalog.request_moves(wanted, reason=later.reason, now_ms=later.asked_ms)
+        await cluster.catalog.fail_move(earlier, "a late failure of the earlier order")
+        assert await cluster.catalog.list_moves() == [later]
 
 
 async def test_an_order_to_the_present_leader_removes_the_earlier_order(cluster: Cluster) -> None:
@@ -90,7 +97,7 @@ async def test_a_node_that_is_fenced_orders_nothing(cluster: Cluster) -> None:
     with pytest.raises(NodeFenced):
         await request(cluster, TWO)
     with pytest.raises(NodeFenced):
-        await catalog.fail_move(cluster.streams[0], ONE, "busy")
+        await catalog.fail_move(MoveOrder(cluster.streams[0], ONE, REASSIGN, NOW), "busy")
 
 
 @pytest.mark.parametrize("reason", list(MoveReason))
@@ -106,6 +113,7 @@ async def test_orders_of_people_change_the_preferred_leader_and_others_do_not(
 
 async def test_a_takeover_carries_out_orders_and_ends_those_that_nobody_can(cluster: Cluster) -> None:
     await request(cluster, TWO, TWO)
+    await cluster.catalog.drain_node(DEAD, draining=True)
     await cluster.catalog.request_moves(
         {cluster.streams[2]: ONE, cluster.streams[3]: TWO}, reason=MoveReason.DRAIN, now_ms=NOW
     )
@@ -116,7 +124,7 @@ async def test_a_takeover_carries_out_orders_and_ends_those_that_nobody_can(clus
 
 async def test_a_takeover_places_partitions_where_they_were_ordered(cluster: Cluster) -> None:
     await request(cluster, TWO, TWO, TWO)
-    await cluster.catalog.fail_move(cluster.streams[2], TWO, "busy")
+    await cluster.catalog.fail_move(MoveOrder(cluster.streams[2], TWO, REASSIGN, NOW), "busy")
     await cluster.take_over(await cluster.beat(DEAD), leaders=(ONE, TWO))
     assert await cluster.leaders() == [TWO, TWO, ONE, ONE]
     assert await cluster.catalog.list_moves() == []
@@ -217,7 +225,31 @@ async def test_a_drain_orders_nothing_of_leaders_that_are_not_drained(cluster: C
     assert [order.reason for order in await cluster.catalog.list_moves()] == [REASSIGN]
     await cluster.catalog.drain_node(DEAD, draining=True)
     await request(cluster, ONE, ONE, reason=MoveReason.DRAIN)
-    assert [order.reason for order in await cluster.catalog.list_moves()] == [MoveReason.DRAIN] * 2
+    assert [order.reason for order in await cluster.catalog.list_moves()] == [REASSIGN, MoveReason.DRAIN]
+
+
+@pytest.mark.parametrize("reason", [MoveReason.DRAIN, MoveReason.STOP, MoveReason.ELECTION])
+async def test_orders_of_people_are_replaced_by_people_or_when_they_have_failed(
+    cluster: Cluster, reason: MoveReason
+) -> None:
+    """The node that orders the others may not have seen them yet."""
+    catalog = cluster.catalog
+    await cluster.take_over(await cluster.beat(DEAD))  # the preferred leader
+    await catalog.drain_node(ONE, draining=reason is MoveReason.DRAIN)
+    await request(cluster, TWO, TWO)
+    _, failed = await catalog.list_moves()
+    await catalog.fail_move(failed, "busy")
+    await request(cluster, DEAD, DEAD, DEAD, reason=reason)
+    assert [order.reason for order in await catalog.list_moves()] == [REASSIGN, reason, reason]
+    await request(cluster, TWO, TWO, TWO, reason=MoveReason.GATHERING)
+    assert [order.reason for order in await catalog.list_moves()] == [MoveReason.GATHERING] * 3
+
+
+async def test_an_election_orders_nothing_to_nodes_that_are_not_preferred(cluster: Cluster) -> None:
+    """The node that holds it may not have seen yet that a reassignment has ended."""
+    before = await cluster.catalog.last_change()
+    await request(cluster, ONE, reason=MoveReason.ELECTION)
+    assert (await cluster.catalog.list_moves(), await cluster.catalog.last_change()) == ([], before)
 
 
 async def test_a_restart_ends_a_drain(cluster: Cluster) -> None:

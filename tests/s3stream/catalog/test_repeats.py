@@ -185,7 +185,8 @@ async def cancel_transfer(scene: MetadataNode) -> Command:
 
 async def fail_move(scene: MetadataNode) -> Command:
     await (await request_moves(scene))()
-    return lambda: scene.catalog.fail_move(scene.streams[0], 2, "busy")
+    (order,) = await scene.catalog.list_moves()
+    return lambda: scene.catalog.fail_move(order, "busy")
 
 
 async def create_topic(scene: MetadataNode) -> Command:

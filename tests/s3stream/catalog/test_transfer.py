@@ -156,7 +156,8 @@ async def test_without_its_order_nothing_is_transferred(move: Move, to_node: int
 
 
 async def test_a_failed_order_is_not_carried_out(move: Move) -> None:
-    await move.catalog.fail_move(move.stream_id, TO, "busy")
+    (order,) = await move.catalog.list_moves()
+    await move.catalog.fail_move(order, "busy")
     with pytest.raises(CatalogError, match="withdrawn"):
         await move.transfer()
 

@@ -110,9 +110,8 @@ async def test_an_order_is_cancelled_or_replaced(nodes: list[Node]) -> None:
 
 async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> None:
     await reassign(nodes[0], {0: [2]})
-    topic = nodes[0].serving.topics.get("t")
-    assert topic is not None
-    await nodes[0].serving.catalog.fail_move(topic.info.partitions[0].stream_id, 2, "busy")
+    (order,) = await nodes[0].serving.catalog.list_moves()
+    await nodes[0].serving.catalog.fail_move(order, "busy")
     await nodes[0].serving.membership.catch_up()
     assert await ongoing(nodes[0]) == {}
     assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
@@ -145,6 +144,15 @@ async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> 
         await nodes[0].serving.membership.catch_up()  # until it knows, it drains what the election brings back
         assert await elect(nodes[2]) == dict.fromkeys((0, 1), ErrorCode.NONE), "others are not named"
         await all_see(nodes, 1, 1, 2)
+
+
+async def test_an_election_leaves_reassignments_alone(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        await nodes[0].serving.move_requests.request({Place("t", 0): 2}, MoveReason.GATHERING)
+        await all_see(nodes, 2, 1, 2)
+    await reassign(nodes[2], {0: [3]})
+    assert await elect(nodes[2], 0) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert await ongoing(nodes[2]) == {0: ([3, 2], [3], [2])}
 
 
 async def test_an_election_is_answered_in_time(nodes: list[Node]) -> None:

@@ -75,10 +75,9 @@ async def test_a_drain_goes_on_past_failed_moves_and_nodes_that_are_drained_too(
     await until(
         lambda: all(nodes[1].serving.move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01
     )
-    ordered = {place: nodes[1].serving.move_requests.info(place).order for place in PLACES}
-    order = ordered[PLACES[0]]
+    order = nodes[1].serving.move_requests.info(PLACES[0]).order
     assert order is not None
-    await nodes[1].serving.catalog.fail_move(order.stream_id, order.to_node, "busy")
+    await nodes[1].serving.catalog.fail_move(order, "busy")
     await nodes[1].serving.move_requests.set_draining(3, draining=True)
     async with moves_carried_out(nodes):
         await until(lambda: not nodes[0].serving.move_requests.led_by(1), timeout_s=60, pause_s=0.01)
@@ -119,7 +118,7 @@ async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes:
         order = nodes[0].serving.move_requests.info(place).order
         assert order is not None
         assert order.reason is MoveReason.STOP
-        await nodes[0].serving.catalog.fail_move(order.stream_id, order.to_node, "busy")
+        await nodes[0].serving.catalog.fail_move(order, "busy")
     await asyncio.wait_for(stopping, 60)
     for node_id in (2, 3):
         await nodes[1].serving.move_requests.set_draining(node_id, draining=True)
@@ -157,7 +156,8 @@ async def test_what_cannot_be_moved_is_refused(nodes: list[Node], arguments: tup
 async def test_a_move_that_fails_is_told(nodes: list[Node]) -> None:
     moving = asyncio.create_task(command(nodes[0], "topic", "move", "t:5", "--to", "2"))
     await until(lambda: nodes[0].serving.move_requests.info(PLACES[5]).order is not None, timeout_s=60, pause_s=0.01)
-    await nodes[0].serving.catalog.fail_move(nodes[0].serving.move_requests.info(PLACES[5]).stream_id, 2, "busy")
+    (order,) = await nodes[0].serving.catalog.list_moves()
+    await nodes[0].serving.catalog.fail_move(order, "busy")
     done = await moving
     assert (done.exit_code, said(done)) == (1, "node 2 leads 0 partitions\n")
     assert "t-5 was not moved: busy" in done.stderr
