@@ -1,4 +1,4 @@
-"""The records of coordinators against the schemas Apache Kafka 4.3.1's own classes report.
+"""The records of coordinators against the schemas of Apache Kafka 4.3.1, those of streams groups of 4.4.0.
 
 No other implementation in Python has these records, so their newest versions are written down here as Kafka's `Schema`
 objects print them: `?` may be null, `<>` are tagged fields. Kafka's tools must be able to read the node's records.
@@ -8,6 +8,7 @@ import pytest
 
 import anabranch.protocol.messages.embedded.consumer_offsets
 import anabranch.protocol.messages.embedded.share_group_state
+import anabranch.protocol.messages.embedded.streams_groups
 import anabranch.protocol.messages.embedded.transaction_state
 from anabranch.protocol.source import tagged, untagged
 from anabranch.protocol.wire import Field, Kind, schema_of
@@ -67,6 +68,44 @@ SCHEMAS = {
         "topic_id:uuid,topic_name:string,partitions:[int32],<>}],deleting_topics:[{topic_id:uuid,topic_name:s"
         "tring,<>}],<>}"
     ),
+    "StreamsGroupMetadataKey": "{group_id:string}",
+    "StreamsGroupMetadataValue": (
+        "{epoch:int32,metadata_hash:int64,<0=validated_topology_epoch:int32,1=last_assignment_configs:?[{key:"
+        "string,value:string,<>}],2=stored_description_topology_epoch:int32,3=failed_description_topology_epo"
+        "ch:int32>}"
+    ),
+    "StreamsGroupMemberMetadataKey": "{group_id:string,member_id:string}",
+    "StreamsGroupMemberMetadataValue": (
+        "{instance_id:?string,rack_id:?string,client_id:string,client_host:string,rebalance_timeout_ms:int32,"
+        "topology_epoch:int32,process_id:string,user_endpoint:{host:string,port:uint16,<>},client_tags:[{key:"
+        "string,value:string,<>}],<>}"
+    ),
+    "StreamsGroupTargetAssignmentMetadataKey": "{group_id:string}",
+    "StreamsGroupTargetAssignmentMetadataValue": ("{assignment_epoch:int32,<0=assignment_timestamp:int64>}"),
+    "StreamsGroupTargetAssignmentMemberKey": "{group_id:string,member_id:string}",
+    "StreamsGroupTargetAssignmentMemberValue": (
+        "{active_tasks:[{subtopology_id:string,partitions:[int32],<>}],standby_tasks:[{subtopology_id:string,"
+        "partitions:[int32],<>}],warmup_tasks:[{subtopology_id:string,partitions:[int32],<>}],<>}"
+    ),
+    "StreamsGroupCurrentMemberAssignmentKey": "{group_id:string,member_id:string}",
+    "StreamsGroupCurrentMemberAssignmentValue": (
+        "{member_epoch:int32,previous_member_epoch:int32,state:int8,active_tasks:[{subtopology_id:string,part"
+        "itions:[int32],<0=assignment_epochs:?[int32]>}],standby_tasks:[{subtopology_id:string,partitions:[in"
+        "t32],<0=assignment_epochs:?[int32]>}],warmup_tasks:[{subtopology_id:string,partitions:[int32],<0=ass"
+        "ignment_epochs:?[int32]>}],active_tasks_pending_revocation:[{subtopology_id:string,partitions:[int32"
+        "],<0=assignment_epochs:?[int32]>}],standby_tasks_pending_revocation:[{subtopology_id:string,partitio"
+        "ns:[int32],<0=assignment_epochs:?[int32]>}],warmup_tasks_pending_revocation:[{subtopology_id:string,"
+        "partitions:[int32],<0=assignment_epochs:?[int32]>}],<>}"
+    ),
+    "StreamsGroupTopologyKey": "{group_id:string}",
+    "StreamsGroupTopologyValue": (
+        "{epoch:int32,subtopologies:[{subtopology_id:string,source_topics:[string],source_topic_regex:[string"
+        "],state_changelog_topics:[{name:string,partitions:int32,replication_factor:int16,topic_configs:[{key"
+        ":string,value:string,<>}],<>}],repartition_sink_topics:[string],repartition_source_topics:[{name:str"
+        "ing,partitions:int32,replication_factor:int16,topic_configs:[{key:string,value:string,<>}],<>}],copa"
+        "rtition_groups:[{source_topics:[int16],source_topic_regex:[int16],repartition_source_topics:[int16],"
+        "<>}],<>}],<>}"
+    ),
     "ShareSnapshotKey": "{group_id:string,topic_id:uuid,partition:int32}",
     "ShareSnapshotValue": (
         "{snapshot_epoch:int32,state_epoch:int32,leader_epoch:int32,start_offset:int64,create_timestamp:int64"
@@ -115,6 +154,7 @@ def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
     modules = (
         anabranch.protocol.messages.embedded.consumer_offsets,
         anabranch.protocol.messages.embedded.share_group_state,
+        anabranch.protocol.messages.embedded.streams_groups,
         anabranch.protocol.messages.embedded.transaction_state,
     )
     [message_type] = [vars(module)[name] for module in modules if name in vars(module)]
@@ -128,6 +168,7 @@ def test_every_record_is_checked() -> None:
     modules = (
         anabranch.protocol.messages.embedded.consumer_offsets,
         anabranch.protocol.messages.embedded.share_group_state,
+        anabranch.protocol.messages.embedded.streams_groups,
         anabranch.protocol.messages.embedded.transaction_state,
     )
     names = {n for m in modules for n, c in vars(m).items() if hasattr(c, "__wire_schema__") and schema_of(c).versions}

@@ -19,6 +19,7 @@ WITHOUT_PEER = frozenset(
     for name in (
         "embedded.consumer_offsets",
         "embedded.share_group_state",
+        "embedded.streams_groups",
         "embedded.transaction_state",
         "internal.authenticate",
         "internal.commit_table",
@@ -31,9 +32,10 @@ WITHOUT_PEER = frozenset(
         "internal.prepare_move",
         "internal.registry_call",
         "internal.relay",
+        "streams_group_topology_description_update",
     )
 )
-"""Modules with records of coordinators and messages between nodes: there is no independent implementation of them."""
+"""Modules without an independent implementation: records of coordinators, messages between nodes, and an API of 4.4."""
 ALONE = [pair for pair in ALL if not peer_of(*pair)]
 """Those, and versions that are newer than the other implementation, which `test_definitions.py` compares."""
 BESIDE_PEER = [pair for pair in ALL if peer_of(*pair)]

@@ -28,8 +28,9 @@ TABLE = """
 71 GetTelemetrySubscriptions 0-0; 72 PushTelemetry 0-0; 74 ListConfigResources 0-1; 75 DescribeTopicPartitions 0-0;
 76 ShareGroupHeartbeat 1-1; 77 ShareGroupDescribe 1-1; 78 ShareFetch 1-2; 79 ShareAcknowledge 1-2;
 83 InitializeShareGroupState 0-0; 84 ReadShareGroupState 0-0; 85 WriteShareGroupState 0-1; 86 DeleteShareGroupState 0-0;
-87 ReadShareGroupStateSummary 0-1;
-90 DescribeShareGroupOffsets 0-1; 91 AlterShareGroupOffsets 0-0; 92 DeleteShareGroupOffsets 0-0
+87 ReadShareGroupStateSummary 0-1; 88 StreamsGroupHeartbeat 0-1; 89 StreamsGroupDescribe 0-1;
+90 DescribeShareGroupOffsets 0-1; 91 AlterShareGroupOffsets 0-0; 92 DeleteShareGroupOffsets 0-0;
+93 StreamsGroupTopologyDescriptionUpdate 0-0
 """
 
 

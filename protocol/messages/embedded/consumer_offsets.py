@@ -2,7 +2,7 @@
 
 Each key and value begins with an int16 version (`codec.encode_versioned`). The version of a key also identifies the
 record: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848), 10 to 15 a share group
-(KIP-932). A null value deletes.
+(KIP-932). A null value deletes. Records of streams groups (KIP-1071) are in `streams_groups`.
     v1  offset_commit_value adds expire_timestamp
     v1  group_metadata_value adds members.rebalance_timeout
     v2  offset_commit_value drops expire_timestamp
