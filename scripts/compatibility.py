@@ -29,7 +29,6 @@ NOT_ADVERTISED = {71: "with a plug-in", 72: "with a plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
 _ACLS = "Needs `authorizer.enabled`."
 _TOKENS = "Needs `delegation_token.secret_key_file`."
-_STREAMS = "Streams groups (Kafka Streams uses the classic protocol)"
 _QUORUM = "controller quorums (the catalog replaces them)"
 NOTES: Mapping[int, str] = {
     0: "0-2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
@@ -59,19 +58,18 @@ NOTES: Mapping[int, str] = {
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog; -1: a node does not answer.",
-    57: "`group.version`, `share.version` and `transaction.version`; `metadata.version` has one level.",
+    57: "`group.version`, `share.version`, `streams.version`, `transaction.version`; `metadata.version` has one level.",
     64: "A node that is alive, leads partitions or has a log that is not drained is refused.",
     66: "Patterns are RE2's without Unicode classes.",
+    88: "Missing internal topics are created with the rights of the client, before the response.",
     91: "Raises the group epoch, so that leaders that still have the former state are fenced.",
+    93: "Refused, as in Apache Kafka without a plug-in.",
     71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
 }
 
 
-NOT_SERVED: Mapping[int, str] = {
-    **dict.fromkeys((80, 81, 94), _QUORUM),
-    **dict.fromkeys((88, 89, 93), _STREAMS),
-}
+NOT_SERVED: Mapping[int, str] = dict.fromkeys((80, 81, 94), _QUORUM)
 """Reasons by the keys of APIs that Apache Kafka has and a node does not."""
 INTRODUCTION = f"""\
 # Compatibility
@@ -86,8 +84,7 @@ only the features that need it. A node can also present itself [as an older rele
 SUMMARY = """
 ## Known differences in short
 
-Not served, and therefore not advertised: the SASL mechanism GSSAPI; the streams protocol of groups (KIP-1071);
-controller quorums; tiered storage (KIP-405).
+Not served, and therefore not advertised: the SASL mechanism GSSAPI; controller quorums; tiered storage (KIP-405).
 
 Different by design (the list below this one has what shows in responses):
 
@@ -108,8 +105,8 @@ Different by design (the list below this one has what shows in responses):
   The config `storage.policy` selects a topic's object store, and `table.enable` and its fellows make it a
   [table](tables.md).
   Accepted and described, but without effect: {no_effect}.
-- Group configs of the streams protocol, and those of delayed assignments, are not served. `metadata.version` has
-  one level, 33 (4.4-IV2).
+- Group configs of delayed assignments are served for streams groups only. `metadata.version` has one level, 33
+  (4.4-IV2).
 - A consumer group or share group computes an assignment at the first heartbeat after a change, as before Kafka
   4.3 (KIP-1263).
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.

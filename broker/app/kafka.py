@@ -94,6 +94,7 @@ def make_coordinators(
         topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,
         share_session_timeout_ms=group_configs.share_session_timeout_ms,
+        streams_configs=group_configs.streams,
         expiry_now_ms=basis.cautious.now_ms,
         read_topic_names=topics.read_names,
         parking=topics.parking,

@@ -97,6 +97,7 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "OffsetDeleteResponseTopic.partitions": lambda partition: partition["partition_index"],
     "ConsumerGroupDescribeResponse.groups": lambda group: group["group_id"],
     "ShareGroupDescribeResponse.groups": lambda group: group["group_id"],
+    "StreamsGroupDescribeResponse.groups": lambda group: group["group_id"],
     "DescribeShareGroupOffsetsResponse.groups": lambda group: group["group_id"],
     "DescribeShareGroupOffsetsResponseGroup.topics": lambda topic: topic["topic_name"],
     "DescribeShareGroupOffsetsResponseTopic.partitions": lambda partition: partition["partition_index"],

@@ -64,7 +64,7 @@ ONLY_SERVED_FEATURES = "Only features that are served are named."
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
 NAMED_STORES = "storage.policy, which selects the object store of a topic, is a config."
 TABLES = "Configs whose names begin with table. make a topic a table."
-GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
+GROUP_CONFIGS_WITH_EFFECT = "Group configs of delayed assignments exist for streams groups only."
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
 CHANGE_NUMBERS = "The offset of the catalog is the number of the last change that other nodes must see."
 SASL_STATE = (
@@ -247,6 +247,14 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
+    ),
+    "streams_internal_topics": (
+        Known("missing internal topics v1", "status.0.status_detail", "Missing topics are sorted by name."),
+    ),
+    "streams_heartbeats": (Known("described v*", "groups..error_message", SAYS_MORE, None),),
+    "streams_group_configs": (
+        Known("all that is set v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
+        Known("rack.aware.assignment.tags of a,a v*", "*", "A tag that is named twice counts once."),
     ),
     "share_groups_described": (Known("unknown, and without a name v1", "groups..error_message", SAYS_MORE, None),),
     "share_groups_and_other_protocols": (

@@ -50,17 +50,23 @@ def recording(
         return function(serving, request, exchange)
 
     def _recorded(serving: Serving, request: Any, exchange: Exchange, response: Any, subject: str) -> Any:
-        connection = exchange.connection
-        for change in changes(request, response):
-            serving.audit.record(
-                "changed" if not change.error_code else "change refused",
-                principal=connection.principal,
-                host=connection.host,
-                api=api,
-                resource_type=change.resource_type,
-                resource=change.resource or subject,
-                outcome=ErrorCode(change.error_code).name if change.error_code else "OK",
-            )
+        found = (change._replace(resource=change.resource or subject) for change in changes(request, response))
+        record(serving, exchange, api, found)
         return response
 
     return handle
+
+
+def record(serving: Serving, exchange: Exchange, api: str, changes: Iterable[Change]) -> None:
+    """Record changes that were made, or refused, for a request of this API."""
+    connection = exchange.connection
+    for change in changes:
+        serving.audit.record(
+            "changed" if not change.error_code else "change refused",
+            principal=connection.principal,
+            host=connection.host,
+            api=api,
+            resource_type=change.resource_type,
+            resource=change.resource,
+            outcome=ErrorCode(change.error_code).name if change.error_code else "OK",
+        )

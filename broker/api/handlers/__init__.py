@@ -22,9 +22,7 @@ def handler_of(api: Api) -> Handler:
     return handler
 
 
-UNFINISHED = frozenset({88, 89, 93})
-"""Keys of the APIs of streams groups (KIP-1071), which are served when all of them work together."""
-HANDLERS: Handlers = {key: handler_of(api) for key, api in APIS.items() if key not in UNFINISHED}
+HANDLERS: Handlers = {key: handler_of(api) for key, api in APIS.items()}
 """The handlers by API key, in ascending order."""
 PIPELINED = frozenset(key for key, handler in HANDLERS.items() if handler.pipelined)
 """Keys of the APIs whose requests start next to each other."""

@@ -209,8 +209,9 @@ def guard(caller: Caller, request: CreateTopicsRequest) -> Verdict:
     return Passed(replace(request, topics=allowed), amend)
 
 
-def _changes(_request: CreateTopicsRequest, response: CreateTopicsResponse) -> Iterable[Change]:
+def changes_of(_request: CreateTopicsRequest, response: CreateTopicsResponse) -> Iterable[Change]:
+    """Return the topics that were to be created."""
     return (Change("TOPIC", each.name, each.error_code) for each in response.topics)
 
 
-API = declare(CreateTopicsRequest, handle, guard=guard, changes=_changes)
+API = declare(CreateTopicsRequest, handle, guard=guard, changes=changes_of)

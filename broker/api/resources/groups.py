@@ -10,8 +10,6 @@ from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, 
 from anabranch.broker.kafka.configs.group import GROUP_CONFIGS, check_group_configs
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
-_NOT_SERVED = ("streams",)
-
 
 class GroupResource(StoredResource):
     """Groups by their ids."""
@@ -30,10 +28,8 @@ class GroupResource(StoredResource):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
     def unknown(self, key: str) -> KafkaError:
-        """Build Kafka's error for an unknown config. Those of groups that are not served are said to be that."""
-        kind = key.partition(".")[0]
-        served = f" ({kind} groups are not served)" if kind in _NOT_SERVED else ""
-        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}{served}")
+        """Build Kafka's error for an unknown config."""
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
 
     def check_values(self, serving: Serving, values: Mapping[str, str]) -> None:
         """Check the node's limits."""

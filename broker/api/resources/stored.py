@@ -24,10 +24,11 @@ class StoredResource:
     table: Mapping[str, ConfigDef]
 
     def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
-        """Describe all configs of one resource."""
+        """Describe the configs of one resource: all of them, and internal ones where they are set."""
         self.check_described(name)
         own = serving.cluster_configs.get(self.kind, name)
-        return [self.value(serving, row, own) for row in self.table.values()]
+        rows = self.table.values()
+        return [self.value(serving, row, own) for row in rows if row.name in own or not row.is_internal]
 
     def names(self, serving: Serving) -> Sequence[str]:
         """List the resources that have configs."""

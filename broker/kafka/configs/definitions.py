@@ -69,6 +69,8 @@ class ConfigDef:
     """Regular expression of each item of a list, unless the list is a single `*`."""
     problem_of: Callable[[str], str] | None = None
     """Returns what is wrong with a text, empty if it is right."""
+    is_internal: bool = False
+    """True if Kafka describes the config only where it is set."""
 
     def normalize(self, value: str) -> str:
         """Return a value as Kafka shows it after parsing. Raises INVALID_CONFIG, with Kafka's message."""

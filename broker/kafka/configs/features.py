@@ -1,8 +1,9 @@
 """Features (KIP-584): the levels that this node supports, the finalized level of the cluster, and changes of it.
 
 A lower level turns off what the newer one introduced. Below `group.version` 1 the consumer protocol of KIP-848 is
-refused, and below `share.version` 1 share groups are. Below `share.version` 2 they have no dead-letter topics
-(KIP-1191). Below `transaction.version` 2 clients use the transactions before the second part of KIP-890.
+refused, below `share.version` 1 share groups are, and below `streams.version` 1 streams groups. Below `share.version` 2
+share groups have no dead-letter topics (KIP-1191). Below `transaction.version` 2 clients use the transactions before
+the second part of KIP-890.
 
 `metadata.version` exists for tools that read a cluster's version from it. Since there is no metadata log, it has one
 level: that of the Apache Kafka version whose behaviour this node follows, or that it presents itself as.
@@ -20,11 +21,18 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
 SHARE_VERSION: Final = "share.version"
+STREAMS_VERSION: Final = "streams.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 METADATA_LEVEL: Final = 33
 """Level of Apache Kafka 4.4 (4.4-IV2)."""
 NEWEST: Final[Mapping[str, int]] = MappingProxyType(
-    {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, SHARE_VERSION: 2, TRANSACTION_VERSION: 2}
+    {
+        GROUP_VERSION: 1,
+        METADATA_VERSION: METADATA_LEVEL,
+        SHARE_VERSION: 2,
+        STREAMS_VERSION: 1,
+        TRANSACTION_VERSION: 2,
+    }
 )
 """Highest levels that the node has. At 0 a feature is off."""
 _CLUSTER = "cluster"

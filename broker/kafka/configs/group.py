@@ -1,4 +1,4 @@
-"""Configs of a consumer group (KIP-848) or share group (KIP-932), which override the node's defaults.
+"""Configs of a consumer group (KIP-848), share group (KIP-932) or streams group (KIP-1071) over the node's defaults.
 
 Only configs that have an effect here are listed. Values must be within the node's limits, so that no group keeps dead
 members for days, or has its members send a heartbeat every millisecond.
@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from anabranch.broker.kafka.configs.cluster import GROUP, ClusterConfigs
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigType
+from anabranch.broker.kafka.configs.streams import StreamsConfigs
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -26,6 +27,16 @@ SHARE_ISOLATION_LEVEL: Final = "share.isolation.level"
 SHARE_RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_COPY_RECORD: Final = "errors.deadletterqueue.copy.record.enable"
+STREAMS_SESSION_TIMEOUT: Final = "streams.session.timeout.ms"
+STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
+STREAMS_STANDBY_REPLICAS: Final = "streams.num.standby.replicas"
+STREAMS_INITIAL_REBALANCE_DELAY: Final = "streams.initial.rebalance.delay.ms"
+STREAMS_ASSIGNMENT_INTERVAL: Final = "streams.assignment.interval.ms"
+STREAMS_TASK_OFFSET_INTERVAL: Final = "streams.task.offset.interval.ms"
+STREAMS_ACCEPTABLE_RECOVERY_LAG: Final = "streams.acceptable.recovery.lag"
+STREAMS_RACK_TAGS: Final = "streams.rack.aware.assignment.tags"
+STREAMS_ASSIGNOR: Final = "streams.assignor.name"
+STREAMS_ASSIGNORS: Final = ("sticky",)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _BY_DURATION: Final = "by_duration:"
@@ -80,7 +91,7 @@ def _problem_of_offset_reset(text: str) -> str:
     return ""
 
 
-_B, _S, _I = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _NUMBERS = (
     (
         SESSION_TIMEOUT,
@@ -125,6 +136,35 @@ _NUMBERS = (
         100,
         "Records of a partition that are delivered and not acknowledged yet.",
     ),
+    (
+        STREAMS_SESSION_TIMEOUT,
+        "45000",
+        "streams_session_timeout_ms",
+        1,
+        "A member that sends no heartbeat for this long is removed (streams groups).",
+    ),
+    (
+        STREAMS_HEARTBEAT_INTERVAL,
+        "5000",
+        "streams_heartbeat_interval_ms",
+        1,
+        "Interval of the members' heartbeats (streams groups).",
+    ),
+    (STREAMS_STANDBY_REPLICAS, "0", "streams_standby_replicas", 0, "Standby tasks of each stateful task."),
+    (
+        STREAMS_INITIAL_REBALANCE_DELAY,
+        "3000",
+        "streams_initial_rebalance_delay_ms",
+        0,
+        "Time that the first member waits for others before tasks are assigned.",
+    ),
+    (
+        STREAMS_ASSIGNMENT_INTERVAL,
+        "1000",
+        "streams_assignment_interval_ms",
+        0,
+        "Shortest time between two assignments of tasks.",
+    ),
 )
 _OTHERS = (
     ConfigDef(
@@ -154,10 +194,44 @@ _OTHERS = (
 )
 
 
+_OF_STREAMS = (
+    ConfigDef(
+        STREAMS_TASK_OFFSET_INTERVAL,
+        _I,
+        "60000",
+        "Interval in which members report how far they have restored state.",
+        broker_name=f"group.{STREAMS_TASK_OFFSET_INTERVAL}",
+        setting=("group", "streams_task_offset_interval_ms"),
+        minimum=1,
+        is_internal=True,
+    ),
+    ConfigDef(
+        STREAMS_ACCEPTABLE_RECOVERY_LAG,
+        _L,
+        "10000",
+        "Records by which restored state may lag for a member to count as caught up.",
+        broker_name=f"group.{STREAMS_ACCEPTABLE_RECOVERY_LAG}",
+        setting=("group", "streams_acceptable_recovery_lag"),
+        minimum=0,
+        is_internal=True,
+    ),
+    ConfigDef(
+        STREAMS_RACK_TAGS,
+        ConfigType.LIST,
+        "",
+        "Tags that clients must have. Members without one are told; the assignor does not use them.",
+        broker_name=f"group.{STREAMS_RACK_TAGS}",
+        setting=("group", "streams_rack_aware_assignment_tags"),
+    ),
+    ConfigDef(STREAMS_ASSIGNOR, _S, STREAMS_ASSIGNORS[0], "Assignor of tasks."),
+)
+
+
 def _definitions() -> Iterator[ConfigDef]:
     for name, default, setting, least, text in _NUMBERS:
         yield ConfigDef(name, _I, default, text, broker_name=f"group.{name}", setting=("group", setting), minimum=least)
     yield from _OTHERS
+    yield from _OF_STREAMS
 
 
 GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({row.name: row for row in _definitions()})
@@ -168,9 +242,11 @@ def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> N
     for name, least, most in _limits(settings):
         if name in values and not least <= int(values[name]) <= most:
             raise _invalid(f"{name} must be in the range {least} to {most} inclusive.")
+    _check_streams(values, settings)
     for timeout, interval in (
         (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
         (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
+        (STREAMS_SESSION_TIMEOUT, STREAMS_HEARTBEAT_INTERVAL),
     ):
         if (timeout in values or interval in values) and _number(values, timeout, settings) <= _number(
             values, interval, settings
@@ -178,6 +254,21 @@ def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> N
             raise _invalid(f"{timeout} must be greater than {interval}")
     if values.get(DEAD_LETTER_TOPIC, "").startswith("__"):
         raise _invalid(f"{DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'")
+
+
+def _check_streams(values: Mapping[str, str], settings: GroupSettings) -> None:
+    """Check the configs of streams groups that have one limit, or name an assignor."""
+    most, least = settings.streams_standby_replicas_max, settings.streams_task_offset_interval_min_ms
+    if int(values.get(STREAMS_STANDBY_REPLICAS, 0)) > most:
+        raise _invalid(f"{STREAMS_STANDBY_REPLICAS} must be less than or equal to {most}")
+    if int(values.get(STREAMS_TASK_OFFSET_INTERVAL, least)) < least:
+        raise _invalid(f"{STREAMS_TASK_OFFSET_INTERVAL} must be greater than or equal to {least}")
+    assignor = values.get(STREAMS_ASSIGNOR)
+    if assignor is not None and assignor not in STREAMS_ASSIGNORS:
+        raise _invalid(
+            f"{STREAMS_ASSIGNOR} '{assignor}' is not a registered task assignor. Registered assignors are: "
+            f"[{', '.join(STREAMS_ASSIGNORS)}]."
+        )
 
 
 def _limits(settings: GroupSettings) -> Iterator[tuple[str, int, int]]:
@@ -188,6 +279,9 @@ def _limits(settings: GroupSettings) -> Iterator[tuple[str, int, int]]:
         (SHARE_HEARTBEAT_INTERVAL, "share_heartbeat_interval"),
         (SHARE_SESSION_TIMEOUT, "share_session_timeout"),
         (SHARE_RECORD_LOCK_DURATION, "share_record_lock_duration"),
+        (STREAMS_HEARTBEAT_INTERVAL, "streams_heartbeat_interval"),
+        (STREAMS_SESSION_TIMEOUT, "streams_session_timeout"),
+        (STREAMS_ASSIGNMENT_INTERVAL, "streams_assignment_interval"),
     ):
         yield name, getattr(settings, f"{prefix}_min_ms"), getattr(settings, f"{prefix}_max_ms")
     yield SHARE_DELIVERY_COUNT_LIMIT, settings.share_delivery_count_limit_min, settings.share_delivery_count_limit_max
@@ -265,6 +359,21 @@ class GroupConfigs:
     def share_dead_letter_copy_record(self, group_id: str) -> bool:
         """Return whether such records are copied to that topic."""
         return self._text_of(group_id, DEAD_LETTER_COPY_RECORD) == "true"
+
+    def streams(self, group_id: str) -> StreamsConfigs:
+        """Return the configs of a streams group."""
+        values = self._configs.get(GROUP, group_id)
+        tags = values.get(STREAMS_RACK_TAGS, self._settings.streams_rack_aware_assignment_tags)
+        return StreamsConfigs(
+            session_timeout_ms=_number(values, STREAMS_SESSION_TIMEOUT, self._settings),
+            heartbeat_interval_ms=_number(values, STREAMS_HEARTBEAT_INTERVAL, self._settings),
+            initial_rebalance_delay_ms=_number(values, STREAMS_INITIAL_REBALANCE_DELAY, self._settings),
+            assignment_interval_ms=_number(values, STREAMS_ASSIGNMENT_INTERVAL, self._settings),
+            task_offset_interval_ms=_number(values, STREAMS_TASK_OFFSET_INTERVAL, self._settings),
+            acceptable_recovery_lag=_number(values, STREAMS_ACCEPTABLE_RECOVERY_LAG, self._settings),
+            standby_replicas=_number(values, STREAMS_STANDBY_REPLICAS, self._settings),
+            rack_tags=tuple(filter(None, map(str.strip, tags.split(",")))),
+        )
 
     def _number_of(self, group_id: str, name: str) -> int:
         return _number(self._configs.get(GROUP, group_id), name, self._settings)

@@ -7,11 +7,13 @@ the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and client
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from anabranch.broker.kafka.configs.streams import StreamsConfigsGetter
 from anabranch.broker.kafka.coordination.log import InternalTopic, LogWriter
 from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Group
+from anabranch.broker.kafka.groups.kinds import default_streams_configs
 from anabranch.broker.kafka.groups.requests import NEVER_MS
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
@@ -37,13 +39,14 @@ class GroupCoordinator:
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         share_session_timeout_ms: SessionTimeout | None = None,
+        streams_configs: StreamsConfigsGetter = default_streams_configs,
         expiry_now_ms: Callable[[], int] | None = None,
         read_topic_names: TopicNamesReader | None = None,
         parking: Parking | None = None,
     ) -> None:
         """`steady_ms` is the clock of deadlines, by default the event loop's; `expiry_now_ms` that of expired offsets.
 
-        `session_timeout_ms` and `share_session_timeout_ms` return a group's own timeout.
+        `session_timeout_ms` and `share_session_timeout_ms` return a group's own timeout, `streams_configs` its configs.
 
         `read_topic_names` identifies offsets of deleted topics when a shard is loaded; without it they are kept.
         `parking` is notified of shards that are being loaded.
@@ -57,6 +60,7 @@ class GroupCoordinator:
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
         self._share_session_timeout_ms = share_session_timeout_ms
+        self._streams_configs = streams_configs
         self.states_to_create: asyncio.Queue[StatesToCreate] = asyncio.Queue()
         """States that share groups ask for, taken by `broker.kafka.groups.share.creator`."""
         self._read_topic_names = read_topic_names
@@ -83,6 +87,7 @@ class GroupCoordinator:
             session_timeout_ms=self._session_timeout_ms,
             share_session_timeout_ms=self._share_session_timeout_ms,
             create_states=self._create_states,
+            streams_configs=self._streams_configs,
             read_topic_names=self._read_topic_names,
             group_count=self.group_count,
         )

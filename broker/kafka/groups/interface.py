@@ -1,9 +1,9 @@
 """The interface of a kind of group: what a shard asks of it, and the one outcome that it returns.
 
-A kind is a protocol by which members share work: the classic one, and those of consumer groups (KIP-848) and share
-groups (KIP-932) today. Its state machine handles requests, deadlines and the ends of writes, and returns an `Outcome`
-from each. It does no IO and reads no clock. The shard carries out every outcome in the same way and knows no kind:
-another kind, such as streams groups (KIP-1071), is an entry in `broker.kafka.groups.kinds`.
+A kind is a protocol by which members share work: the classic one, and those of consumer groups (KIP-848), share groups
+(KIP-932) and streams groups (KIP-1071). Its state machine handles requests, deadlines and the ends of writes, and
+returns an `Outcome` from each. It does no IO and reads no clock. The shard carries out every outcome in the same way
+and knows no kind: another kind is an entry in `broker.kafka.groups.kinds`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from anabranch.broker.kafka.configs.streams import StreamsConfigs, StreamsConfigsGetter
 from anabranch.broker.kafka.groups.classic.kind import ClassicKind
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
@@ -10,6 +11,7 @@ from anabranch.broker.kafka.groups.interface import GroupKind, GroupMachine
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.kafka.groups.share.kind import ShareKind
 from anabranch.broker.kafka.groups.share.requests import CreateStates, StatesToCreate
+from anabranch.broker.kafka.groups.streams.kind import StreamsKind
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import KafkaError
 
@@ -19,6 +21,11 @@ DEFAULT_TYPE = "classic"
 
 def create_no_states(_asked: StatesToCreate | KafkaError) -> None:
     """Create no states: there is no share coordinator. Partitions are never assigned then."""
+
+
+def default_streams_configs(_group_id: str) -> StreamsConfigs:
+    """Return the configs of a streams group that none were set for."""
+    return StreamsConfigs()
 
 
 class GroupKinds:
@@ -31,11 +38,13 @@ class GroupKinds:
         session_timeout_ms: SessionTimeout | None = None,
         share_session_timeout_ms: SessionTimeout | None = None,
         create_states: CreateStates = create_no_states,
+        streams_configs: StreamsConfigsGetter = default_streams_configs,
     ) -> None:
         self._kinds: Mapping[str, GroupKind] = {
             "classic": ClassicKind(settings),
             "consumer": ConsumerKind(settings, topics, session_timeout_ms),
             "share": ShareKind(settings, topics, create_states, share_session_timeout_ms),
+            "streams": StreamsKind(settings, topics, streams_configs),
         }
 
     def __getitem__(self, group_type: str) -> GroupKind:

@@ -13,6 +13,7 @@ from anabranch.broker.kafka.groups.classic.records import GROUP_KEY_VERSION
 from anabranch.broker.kafka.groups.consumer import records as consumer_records
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.share import records as share_records
+from anabranch.broker.kafka.groups.streams import records as streams_records
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
 from anabranch.protocol.messages.embedded.consumer_offsets import (
     GroupMetadataKey,
@@ -78,9 +79,10 @@ def parse_record(record: KeyValue) -> OffsetsTopicRecord:
         return _parse_offset(record, kind)
     if kind == GROUP_KEY_VERSION:
         return GroupRecord(decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group, record.value)
-    key = consumer_records.KINDS.parse_key(record.key) or share_records.KINDS.parse_key(record.key)
-    if key is not None:
-        return GroupRecord(key.group_id, record.value)
+    for records in (consumer_records, share_records, streams_records):
+        key = records.KINDS.parse_key(record.key)
+        if key is not None:
+            return GroupRecord(key.group_id, record.value)
     return UnknownRecord(record.key, record.value)
 
 

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
+from anabranch.broker.kafka.configs.streams import StreamsConfigsGetter
 from anabranch.broker.kafka.coordination.log import JointWrites, KeyValue, LogWriter, WriteDone
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.interface import Group
-from anabranch.broker.kafka.groups.kinds import GroupKinds, create_no_states
+from anabranch.broker.kafka.groups.kinds import GroupKinds, create_no_states, default_streams_configs
 from anabranch.broker.kafka.groups.member_requests import MembershipManager
 from anabranch.broker.kafka.groups.offset_manager import OffsetManager, deleted_at_once
 from anabranch.broker.kafka.groups.offsets import GroupOffsets
@@ -43,7 +44,7 @@ def _call_all(waiting: Iterable[WriteDone], error: ErrorCode) -> None:
 class GroupShard:
     """Groups whose ids hash to one partition. Methods raise KafkaError with the code for the whole request."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a shard
         self,
         writer: LogWriter,
         settings: GroupSettings,
@@ -54,6 +55,7 @@ class GroupShard:
         session_timeout_ms: SessionTimeout | None = None,
         share_session_timeout_ms: SessionTimeout | None = None,
         create_states: CreateStates = create_no_states,
+        streams_configs: StreamsConfigsGetter = default_streams_configs,
         read_topic_names: TopicNamesReader | None = None,
         group_count: Callable[[], int] | None = None,
     ) -> None:
@@ -69,7 +71,9 @@ class GroupShard:
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._kinds = GroupKinds(settings, topics, session_timeout_ms, share_session_timeout_ms, create_states)
+        self._kinds = GroupKinds(
+            settings, topics, session_timeout_ms, share_session_timeout_ms, create_states, streams_configs
+        )
         self._groups = GroupTable(
             settings,
             self._kinds,

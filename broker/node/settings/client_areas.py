@@ -353,6 +353,102 @@ class GroupSettings(Area):
         description="Time after which the state of a share group's partition is asked for again (Kafka: "
         "group.share.initialize.retry.interval.ms).",
     )
+    streams_session_timeout_ms: int = setting(
+        default=45_000,
+        ge=1,
+        description="A member of a streams group without a heartbeat for this long is removed (Kafka: "
+        "group.streams.session.timeout.ms).",
+    )
+    streams_session_timeout_min_ms: int = setting(
+        default=45_000,
+        ge=1,
+        description="Shortest session timeout that a streams group may set (Kafka: "
+        "group.streams.min.session.timeout.ms).",
+    )
+    streams_session_timeout_max_ms: int = setting(
+        default=60_000,
+        ge=1,
+        description="Longest session timeout that a streams group may set (Kafka: "
+        "group.streams.max.session.timeout.ms).",
+    )
+    streams_heartbeat_interval_ms: int = setting(
+        default=5_000,
+        ge=1,
+        description="Heartbeat interval of members of a streams group (Kafka: group.streams.heartbeat.interval.ms).",
+    )
+    streams_heartbeat_interval_min_ms: int = setting(
+        default=5_000,
+        ge=1,
+        description="Shortest heartbeat interval that a streams group may set (Kafka: "
+        "group.streams.min.heartbeat.interval.ms).",
+    )
+    streams_heartbeat_interval_max_ms: int = setting(
+        default=15_000,
+        ge=1,
+        description="Longest heartbeat interval that a streams group may set (Kafka: "
+        "group.streams.max.heartbeat.interval.ms).",
+    )
+    streams_members_max: int = setting(
+        default=2_147_483_647, ge=1, description="Members of one streams group (Kafka: group.streams.max.size)."
+    )
+    streams_standby_replicas: int = setting(
+        default=0,
+        ge=0,
+        description="Standby tasks of each stateful task of a streams group (Kafka: "
+        "group.streams.num.standby.replicas).",
+    )
+    streams_standby_replicas_max: int = setting(
+        default=2,
+        ge=0,
+        description="Most standby tasks that a streams group may set (Kafka: group.streams.max.standby.replicas).",
+    )
+    streams_initial_rebalance_delay_ms: int = setting(
+        default=3_000,
+        ge=0,
+        description="Time that the first member of a streams group waits for others before tasks are assigned (Kafka: "
+        "group.streams.initial.rebalance.delay.ms).",
+    )
+    streams_assignment_interval_ms: int = setting(
+        default=1_000,
+        ge=0,
+        description="Shortest time between two assignments of a streams group (Kafka: "
+        "group.streams.assignment.interval.ms).",
+    )
+    streams_assignment_interval_min_ms: int = setting(
+        default=0,
+        ge=0,
+        description="Shortest such interval that a streams group may set (Kafka: "
+        "group.streams.min.assignment.interval.ms).",
+    )
+    streams_assignment_interval_max_ms: int = setting(
+        default=15_000,
+        ge=0,
+        description="Longest such interval that a streams group may set (Kafka: "
+        "group.streams.max.assignment.interval.ms).",
+    )
+    streams_task_offset_interval_ms: int = setting(
+        default=60_000,
+        ge=1,
+        description="Interval in which members of a streams group report how far they have restored state (Kafka: "
+        "group.streams.task.offset.interval.ms).",
+    )
+    streams_task_offset_interval_min_ms: int = setting(
+        default=15_000,
+        ge=1,
+        description="Shortest such interval that a streams group may set (Kafka: "
+        "group.streams.min.task.offset.interval.ms).",
+    )
+    streams_acceptable_recovery_lag: int = setting(
+        default=10_000,
+        ge=0,
+        description="Records by which restored state may lag for a member to count as caught up (Kafka: "
+        "group.streams.acceptable.recovery.lag).",
+    )
+    streams_rack_aware_assignment_tags: str = setting(
+        default="",
+        description="Tags that clients of a streams group must have, separated by commas (Kafka: "
+        "group.streams.rack.aware.assignment.tags).",
+    )
     dead_letter_topic_prefix: str = setting(
         default="dlq.",
         description="Topics for undeliverable records of share groups must have names with this prefix (Kafka: "

@@ -110,6 +110,25 @@ def group_configs(script: Script) -> None:
     script.call("no groups with configs", ListConfigResourcesRequest(resource_types=[GROUP]), 1)
 
 
+def streams_group_configs(script: Script) -> None:
+    group = _Changes(script, GROUP, "gc-streams")
+    for name, *values in (
+        ("session.timeout.ms", "1", "100000000", "46000"),
+        ("heartbeat.interval.ms", "1", "50000", "6000"),
+        ("num.standby.replicas", "-1", "3", "1"),
+        ("initial.rebalance.delay.ms", "-1", "0"),
+        ("assignment.interval.ms", "-1", "100000", "0"),
+        ("task.offset.interval.ms", "0", "1", "20000"),
+        ("acceptable.recovery.lag", "-1", "5"),
+        ("rack.aware.assignment.tags", "a,a", "a,,b", "a,b"),
+        ("assignor.name", "no-such", "sticky"),
+    ):
+        for value in values:
+            group.alter(f"{name} of {value}", (f"streams.{name}", SET, value))
+    script.call("all that is set", _describe(GROUP, "gc-streams"), 4)
+    group.replace("nothing is set")
+
+
 def client_metrics_configs(script: Script) -> None:
     script.call("a subscription there is not", _describe(CLIENT_METRICS, "cm-a"), 1, 4)
     script.call("with synonyms", _describe(CLIENT_METRICS, "cm-a", synonyms=True), 4)
@@ -274,4 +293,4 @@ def broker_configs(script: Script) -> None:
     script.call("of all brokers", _describe(BROKER, "", BYTES, RATIO, synonyms=True), 1, 4)
 
 
-SCRIPTS = (group_configs, client_metrics_configs, logger_configs, broker_configs)
+SCRIPTS = (group_configs, streams_group_configs, client_metrics_configs, logger_configs, broker_configs)

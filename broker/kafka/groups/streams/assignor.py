@@ -27,7 +27,7 @@ class StreamsMemberSpec(NamedTuple):
     target: TaskAssignment = NO_ASSIGNMENT
     """Its former target."""
     task_offsets: Mapping[Task, int] = {}
-    """How far it has restored the state of tasks, as it has reported."""
+    """Offsets up to which it has restored the state of tasks, as it has reported."""
 
 
 class _Holder(NamedTuple):

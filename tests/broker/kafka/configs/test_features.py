@@ -10,6 +10,7 @@ from anabranch.broker.kafka.configs.features import (
     METADATA_VERSION,
     NEWEST,
     SHARE_VERSION,
+    STREAMS_VERSION,
     TRANSACTION_VERSION,
     Features,
     FeatureUpdate,
@@ -30,6 +31,7 @@ async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
         FeatureUpdate(GROUP_VERSION, 0, SAFE),
         FeatureUpdate(TRANSACTION_VERSION, 1, UNSAFE),
         FeatureUpdate(SHARE_VERSION, 0, SAFE),
+        FeatureUpdate(STREAMS_VERSION, 0, SAFE),
     ]
     await features.update(lower, validate_only=True)
     assert (features.finalized(), features.epoch) == (NEWEST, 0)

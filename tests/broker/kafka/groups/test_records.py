@@ -83,7 +83,7 @@ def test_versions_of_older_nodes_are_read() -> None:
 
 
 def test_other_kinds_of_records_are_kept_as_they_are() -> None:
-    record = KeyValue(bytes.fromhex("0011 0001") + b"g", b"?")
+    record = KeyValue(bytes.fromhex("0018 0001") + b"g", b"?")
     assert parse_record(record) == UnknownRecord(*record)
 
 

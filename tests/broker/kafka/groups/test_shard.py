@@ -350,8 +350,8 @@ async def test_a_commit_on_its_way_does_not_expire(client: ClassicShard) -> None
 
 
 async def test_a_rewritten_log_holds_the_same_state(client: ClassicShard) -> None:
-    foreign = KeyValue(b"\x00\x11\x00\x01g", b"x")
-    _ = client.log.append([foreign, KeyValue(b"\x00\x11\x00\x01h", b"x"), KeyValue(b"\x00\x11\x00\x01h", None)])
+    foreign = KeyValue(b"\x00\x18\x00\x01g", b"x")
+    _ = client.log.append([foreign, KeyValue(b"\x00\x18\x00\x01h", b"x"), KeyValue(b"\x00\x18\x00\x01h", None)])
     client = await client.crash()
     await client.enter()
     for offset in range(20):
