@@ -78,6 +78,7 @@ def _owned(*partitions: int, subtopology: str = "0") -> dict[str, Any]:
 
 
 def _no_delay(script: Script, group: str, **configs: str) -> None:
+    """Let tasks be assigned at once. A coordinator that knows of a topic created later knows these configs, too."""
     values = {"streams.initial.rebalance.delay.ms": "0", "streams.assignment.interval.ms": "0", **configs}
     altered = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in values.items()]
     resource = AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=altered)
@@ -86,9 +87,9 @@ def _no_delay(script: Script, group: str, **configs: str) -> None:
 
 def streams_heartbeats(script: Script) -> None:
     coordinator(script)
-    prepared_topic(script, "stg-beat", 2)
     group = "stg-beat"
     _no_delay(script, group)
+    prepared_topic(script, "stg-beat", 2)
     tasks = [TaskIds(subtopology_id="0", partitions=[0])]
     invalid: dict[str, dict[str, Any]] = {
         "no member id": {"member_id": ""},
@@ -155,9 +156,9 @@ def streams_heartbeats(script: Script) -> None:
 
 def streams_internal_topics(script: Script) -> None:
     coordinator(script)
-    prepared_topic(script, "stg-topics", 3)
     group = "stg-topics"
     _no_delay(script, group)
+    prepared_topic(script, "stg-topics", 3)
     topology = _topology(group, log="stg-topics-log", repartition="stg-topics-mid")
     script.call("missing source topic", _beat(group, "sti-m", topology=_topology("stg-topics-none", epoch=1)), 1)
     script.call("it leaves", _beat(group, "sti-m", -1), 1)
@@ -172,9 +173,9 @@ def streams_internal_topics(script: Script) -> None:
 
 def streams_tasks(script: Script) -> None:
     coordinator(script)
-    prepared_topic(script, "stg-tasks", 2)
     group = "stg-tasks"
     _no_delay(script, group)
+    prepared_topic(script, "stg-tasks", 2)
     script.call("the first", _beat(group, "stt-a", user_endpoint=Endpoint(host="h", port=1)), 1)
     second = script.ask(_beat(group, "stt-b"), 1)
     script.note("nothing is free", [second.member_epoch, second.active_tasks])
@@ -205,9 +206,9 @@ def streams_tasks(script: Script) -> None:
 
 def streams_static_members(script: Script) -> None:
     coordinator(script)
-    prepared_topic(script, "stg-static", 1)
     group = "stg-static"
     _no_delay(script, group)
+    prepared_topic(script, "stg-static", 1)
     script.call("joined", _beat(group, "sts-a", instance_id="i", process_id="p"), 1)
     script.call("owned", _beat(group, "sts-b", instance_id="i", process_id="p"), 1)
     script.call("left for a while", _beat(group, "sts-a", -2, instance_id="i"), 1)
@@ -219,10 +220,10 @@ def streams_static_members(script: Script) -> None:
 
 def streams_copartitioning(script: Script) -> None:
     coordinator(script)
-    prepared_topic(script, "stg-two", 2)
-    prepared_topic(script, "stg-three", 3)
     group = "stg-co"
     _no_delay(script, group)
+    prepared_topic(script, "stg-two", 2)
+    prepared_topic(script, "stg-three", 3)
     both = Subtopology(
         subtopology_id="0",
         source_topics=["stg-two", "stg-three"],
