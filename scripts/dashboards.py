@@ -257,8 +257,29 @@ DASHBOARDS: Final = (
                 "Groups",
                 "short",
                 [
-                    value("anabranch_groups"),
+                    value("anabranch_groups", "{{instance}}: {{type}}, {{state}}"),
                     value("anabranch_group_shards_loading", "{{instance}}: partitions of offsets not loaded"),
+                ],
+            ),
+            Panel(
+                "Lag of share groups",
+                "short",
+                [Query(f"topk(20, sum by (group, topic) (anabranch_share_lag{{{NODE}}}))", "{{group}} {{topic}}")],
+            ),
+            Panel(
+                "Records that members of share groups have, or that wait for dead letters",
+                "short",
+                [
+                    Query(f"topk(20, sum by (group) (anabranch_share_acquired{{{NODE}}}))", "{{group}}"),
+                    Query(f"topk(20, sum by (group) (anabranch_share_archiving{{{NODE}}}))", "{{group}}: waiting"),
+                ],
+            ),
+            Panel(
+                "States of share groups written",
+                "ops",
+                [
+                    rate("anabranch_share_state_writes_total", "{{record}}", "record"),
+                    rate("anabranch_share_state_write_failures_total", "failed", "job"),
                 ],
             ),
             Panel("Connections", "short", [value("anabranch_connections")]),

@@ -15,6 +15,9 @@ from typing import Any, Final
 import pytest
 
 from anabranch.broker.operator.admin.metrics.documentation import PAGE, page
+from anabranch.client.cluster import Cluster
+from anabranch.client.connection import Connection
+from anabranch.client.share import ShareMember
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from benchmarks.lab.processes import free_port
@@ -68,8 +71,9 @@ def test_each_alert_fires_in_a_test_of_promtool() -> None:
 class Monitored:
     """A node that a Prometheus scrapes."""
 
-    def __init__(self, folder: Path, node: NodeProcess) -> None:
+    def __init__(self, folder: Path, node: NodeProcess, member: ShareMember) -> None:
         self.node = node
+        self.member = member
         self.address = f"127.0.0.1:{free_port()}"
         targets = {"job_name": "anabranch", "static_configs": [{"targets": [node.admin]}]}
         config = {
@@ -127,6 +131,7 @@ class Monitored:
         end = time.monotonic() + WAIT_S
         while queries := [each for each in queries if not self.has_data(each)]:
             expect_before(end, f"no data for {queries}")
+            self.member.fetch(1, 0)
             asyncio.run(self.load())
 
 
@@ -139,8 +144,11 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
     config.write_text(f'[table_catalogs.lake]\ntype = "jdbc"\nuri = "sqlite:///{folder}/lake.db"\n')
     files = {"ssl_certificate_file": issued.certificate, "ssl_key_file": issued.key, "config": config}
     listeners = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
-    with NodeProcess(folder, listeners=listeners, storage_upload_age_ms=1000, **files) as node:
-        made = Monitored(folder, node)
+    with (
+        NodeProcess(folder, listeners=listeners, storage_upload_age_ms=1000, **files) as node,
+        Cluster(node.bootstrap, Connection) as cluster,
+    ):
+        made = Monitored(folder, node, ShareMember(cluster, "workers", ["t"]))
         process = subprocess.Popen(made.command())
         try:
             wait_until(lambda: process.poll() is not None or made.answers(), "Prometheus answers")

@@ -19,7 +19,7 @@ from anabranch.broker.kafka.share.interface import (
     ShareKey,
     ShareSummary,
 )
-from anabranch.broker.kafka.share.state.shard import Outcome, ShareStateShard, StateRead
+from anabranch.broker.kafka.share.state.shard import Outcome, ShareStateShard, StateCounts, StateRead
 from anabranch.broker.kafka.share.state.stored import StateWrite
 from anabranch.broker.kafka.share.state.topics import ShareTopics
 from anabranch.broker.kafka.topics.parking import Parking
@@ -57,6 +57,7 @@ class ShareCoordinator:
         self._topics = topics
         self._settings = settings
         self._now_ms = now_ms
+        self.counts = StateCounts()
         self._shards = Shards(topic, "states of share partitions", self._new_shard, parking)
         self._unchecked = asyncio.Event()
         """Set when topics may have been deleted that states belong to."""
@@ -77,6 +78,7 @@ class ShareCoordinator:
             now_ms=self._now_ms,
             has_partition=self._topics.has_partition,
             on_loaded=self._unchecked.set,
+            counts=self.counts,
         )
 
     async def run(self) -> None:

@@ -37,6 +37,30 @@ class _Entry:
     """The last of them."""
 
 
+@dataclass(slots=True)
+class StateCounts:
+    """Records of states since the node started, for metrics."""
+
+    snapshots: int = 0
+    updates: int = 0
+    deletions: int = 0
+    failures: int = 0
+    pending: int = 0
+    """Records that are being written."""
+
+    def ended(self, record: StoredState | Update | None, error: ErrorCode) -> None:
+        """Note the end of a write."""
+        self.pending -= 1
+        if error:
+            self.failures += 1
+        elif record is None:
+            self.deletions += 1
+        elif isinstance(record, Update):
+            self.updates += 1
+        else:
+            self.snapshots += 1
+
+
 class StateRead(NamedTuple):
     """A state, and the outcome that tells when it is durable."""
 
@@ -55,8 +79,9 @@ class ShareStateShard:
         now_ms: Callable[[], int],
         has_partition: Callable[[bytes, int], bool],
         on_loaded: Callable[[], None] = lambda: None,
+        counts: StateCounts | None = None,
     ) -> None:
-        """`has_partition` returns whether a topic id and a partition exist."""
+        """`has_partition` returns whether a topic id and a partition exist. `counts` are those of all shards."""
         self.writer = writer
         self.loaded = False
         self.unreadable = False
@@ -66,6 +91,7 @@ class ShareStateShard:
         self._now_ms = now_ms
         self._has_partition = has_partition
         self._on_loaded = on_loaded
+        self._counts = counts or StateCounts()
         self._entries: dict[ShareKey, _Entry] = {}
         self._unknown_records: dict[bytes, bytes] = {}
         self._closed = False
@@ -172,12 +198,12 @@ class ShareStateShard:
         if self._latest(key) is None:
             return self._carry_out(key, None)
         self._check_exists(key)
-        return self._append(key, state_record(key, None), None)
+        return self._append(key, None, None)
 
     def forget_topics(self, topic_ids: Collection[bytes]) -> None:
         """Delete the states of deleted topics."""
         for key in [key for key in self._entries if key.topic_id in topic_ids and self._latest(key)]:
-            _ = self._append(key, state_record(key, None), None)
+            _ = self._append(key, None, None)
 
     def _check_exists(self, key: ShareKey) -> None:
         if not self._has_partition(key.topic_id, key.partition):
@@ -200,7 +226,7 @@ class ShareStateShard:
         """Append a change. Without one, the outcome is that of the last write in progress, which the answer shows."""
         self._check_exists(key)
         if change is not None:
-            return self._append(key, state_record(key, change.record), change.state)
+            return self._append(key, change.record, change.state)
         entry = self._entries.get(key)
         if entry is not None and entry.last_write is not None:
             return entry.last_write
@@ -208,16 +234,19 @@ class ShareStateShard:
         outcome.set_result(ErrorCode.NONE)
         return outcome
 
-    def _append(self, key: ShareKey, record: KeyValue, state: StoredState | None) -> Outcome:
-        if is_too_large([record]):
+    def _append(self, key: ShareKey, record: StoredState | Update | None, state: StoredState | None) -> Outcome:
+        written = state_record(key, record)
+        if is_too_large([written]):
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
         entry = self._entries.setdefault(key, _Entry())
         outcome = _outcome()
         entry.latest, entry.last_write = state, outcome
         entry.writes += 1
+        self._counts.pending += 1
 
         def done(error: ErrorCode) -> None:
             entry.writes -= 1
+            self._counts.ended(record, error)
             if error:
                 entry.latest = entry.durable
             else:
@@ -229,7 +258,7 @@ class ShareStateShard:
             if not outcome.done():
                 outcome.set_result(error)
 
-        self.writer.write([record], done)
+        self.writer.write([written], done)
         return outcome
 
 

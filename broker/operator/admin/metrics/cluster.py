@@ -46,7 +46,12 @@ LEADER = gauge("kafka_topic_partition_leader", "Id of the leader, which is this 
 APPENDED = counter(
     "anabranch_partition_appended_bytes_total", "Bytes appended since this node began to lead.", *PARTITION
 )
-GROUPS = gauge("anabranch_groups", "Groups that this node coordinates.")
+GROUPS = gauge(
+    "anabranch_groups",
+    "Groups that this node coordinates, by type (classic, consumer, share) and state.",
+    "type",
+    "state",
+)
 SHARDS_LOADING = gauge("anabranch_group_shards_loading", "Partitions of __consumer_offsets that are not loaded yet.")
 MEMBERS = gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
 OFFSET: Final = ("consumergroup", "topic", "partition")
@@ -102,7 +107,8 @@ def collect(serving: Serving) -> Iterator[Metric]:
     shown = led[: serving.settings.admin.metrics_partitions_max]
     yield from _partitions(serving, shown)
     group_count = serving.groups.group_count()
-    yield GROUPS.single(group_count)
+    kinds = Counter((entry.group.group_type, str(entry.group.state)) for entry in serving.groups.loaded_entries())
+    yield GROUPS.family(sorted(kinds.items()))
     yield SHARDS_LOADING.single(serving.groups.shards_loading)
     groups = group_rows(serving)
     yield LEFT_OUT.family(

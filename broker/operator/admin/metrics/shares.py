@@ -1,6 +1,7 @@
-"""Metrics of share groups (KIP-932): of the share partitions that this node leads, and of dead letters written here.
+"""Metrics of share groups (KIP-932): share partitions that this node leads, dead letters, and states that it keeps.
 
-A share partition is shown while members of the group read it. Its counter begins anew when it is loaded.
+A share partition is shown while members of the group read it. Its counter begins anew when it is loaded. The states of
+share partitions are kept by share coordinators, which are other nodes than the leaders.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,15 @@ GIVEN_UP = counter(
     "anabranch_share_dead_letters_given_up_total",
     "Dead letters that could not be written, so that their records were archived without. The log names them.",
 )
+STATES = gauge("anabranch_share_states", "States of share partitions that this node keeps.")
+STATE_SHARDS_LOADING = gauge(
+    "anabranch_share_state_shards_loading", "Partitions of __share_group_state that are not loaded yet."
+)
+STATE_WRITES = counter(
+    "anabranch_share_state_writes_total", "Records of states written: snapshot, update, deletion.", "record"
+)
+STATE_FAILURES = counter("anabranch_share_state_write_failures_total", "Records of states that were not written.")
+STATE_PENDING = gauge("anabranch_share_state_writes_pending", "Records of states that are being written.")
 DEFINITIONS = definitions_in(globals())
 
 
@@ -54,3 +64,11 @@ def collect(serving: Serving) -> Iterator[Metric]:
         ((group,), count) for group, count in islice(list(dead_letters.written.items()), most)
     )
     yield GIVEN_UP.single(dead_letters.given_up)
+    states = serving.share_states
+    yield STATES.single(states.state_count())
+    yield STATE_SHARDS_LOADING.single(states.shards_loading)
+    counts = states.counts
+    written = {"snapshot": counts.snapshots, "update": counts.updates, "deletion": counts.deletions}
+    yield STATE_WRITES.family([((record,), count) for record, count in written.items()])
+    yield STATE_FAILURES.single(counts.failures)
+    yield STATE_PENDING.single(counts.pending)

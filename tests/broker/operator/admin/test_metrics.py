@@ -195,6 +195,11 @@ async def test_partitions_and_groups_beyond_the_limit_are_left_out_and_counted(t
         found = await metrics_of(running)
         assert len(found.of("anabranch_share_lag")) == 2 * limit
         assert found.value("anabranch_metrics_left_out", what="share_partitions") == 12 - 2 * limit
+        assert found.value("anabranch_share_states") == 12
+        assert found.value("anabranch_share_state_writes_total", record="snapshot") == 12
+        assert found.value("anabranch_share_state_writes_total", record="update") == 12  # by the leaders that read them
+        assert found.value("anabranch_share_state_writes_pending") == 0
+        assert found.of("anabranch_groups") == {(("state", "Empty"), ("type", "classic")): 6}
         assert len(found.of("kafka_topic_partition_current_offset")) == limit
         assert len(found.of("kafka_consumergroup_current_offset")) == limit
         led = found.value("anabranch_partitions_led")

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from anabranch.broker.kafka.coordination.log import LogWriter
 from anabranch.broker.kafka.share.interface import DeliveryState, InitialState, ShareKey, StateBatch
 from anabranch.broker.kafka.share.state.records import StateRecord, parse_record
-from anabranch.broker.kafka.share.state.shard import Outcome, ShareStateShard
+from anabranch.broker.kafka.share.state.shard import Outcome, ShareStateShard, StateCounts
 from anabranch.broker.kafka.share.state.stored import StateWrite, StoredState
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.errors import StorageFull, StorageStopped
@@ -24,13 +24,14 @@ KEY = ShareKey("g", TOPIC_ID, 0)
 LIMIT = 3
 
 
-def a_shard(log: MemoryLog, *, known: set[bytes] | None = None) -> ShareStateShard:
+def a_shard(log: MemoryLog, *, known: set[bytes] | None = None, counts: StateCounts | None = None) -> ShareStateShard:
     topics = {TOPIC_ID, OTHER_ID} if known is None else known
     return ShareStateShard(
         LogWriter(log),
         updates_per_snapshot=LIMIT,
         now_ms=lambda: 0,
         has_partition=lambda topic_id, partition: topic_id in topics and 0 <= partition < 3,
+        counts=counts,
     )
 
 
@@ -43,6 +44,22 @@ async def loaded(log: MemoryLog) -> ShareStateShard:
 def acknowledged(first: int, last: int, *, leader_epoch: int = 1, state_epoch: int = 1) -> StateWrite:
     batch = StateBatch(first, last, DeliveryState.ACKNOWLEDGED, 1)
     return StateWrite(state_epoch, leader_epoch, 0, last - first + 1, [batch])
+
+
+async def test_writes_are_counted_by_what_they_are_and_how_they_end() -> None:
+    log, counts = MemoryLog(), StateCounts()
+    shard = a_shard(log, counts=counts)
+    await shard.load()
+    await shard.initialize(KEY, InitialState(1, 0))
+    await shard.read(KEY, 1).outcome
+    for first in range(LIMIT):
+        await shard.write(KEY, acknowledged(first, first))
+    log.hold = True
+    waiting = shard.write(KEY, acknowledged(4, 4))
+    assert counts == StateCounts(snapshots=2, updates=3, pending=1)
+    shard.close()
+    await waiting
+    assert counts == StateCounts(snapshots=2, updates=3, failures=1)
 
 
 async def test_a_write_is_answered_when_it_is_durable() -> None:
