@@ -379,9 +379,12 @@ class Catalog:
         deadline = Deadline(now_ms, delete_after_ms)
         await self._change_as_node(lambda c: topics.delete_topics(c, topic_ids, deadline.ms))
 
-    async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
-        """Change the topic's configs. Raises NotFound."""
-        return await self._change_as_node(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+    async def alter_topic(self, topic_id: bytes, change: Callable[[dict[str, str]], Mapping[str, str]]) -> TopicInfo:
+        """Give the topic the configs that `change` makes of those that it has. Raises NotFound, and what `change` does.
+
+        `change` is pure, and runs in another thread, so that it decides from what nobody changes meanwhile.
+        """
+        return await self._change_as_node(lambda c: topics.alter_topic(c, topic_id, change))
 
     # orders of moves: the leader of a stream carries them out
 

@@ -51,7 +51,7 @@ from anabranch.s3stream.catalog.outage import (
 )
 from anabranch.s3stream.catalog.rows import CHANGE_CHANNEL
 from anabranch.s3stream.catalog.schema import DIALECT_SQL
-from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown
 
 log = structlog.get_logger(__name__)
 
@@ -402,7 +402,7 @@ class Database:
                 raise refusal if lost is None else self._unknown(lost, error) from error
             except (ValueError, TypeError, LookupError) as error:
                 raise self._unreadable(error, lost) from error
-            except StorageError as error:
+            except Exception as error:
                 if lost is None:
                     raise
                 # The refusal may mean that the lost commit took effect and others have changed the state since.

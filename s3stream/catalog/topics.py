@@ -1,7 +1,7 @@
 """Statements about topics and streams. Each function is the body of one transaction."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -178,13 +178,11 @@ def _object_ids(connection: Connection, stream_ids: Sequence[int]) -> Sequence[i
 
 
 def alter_topic(
-    connection: Connection, topic_id: bytes, set_configs: Mapping[str, str], unset: Sequence[str]
+    connection: Connection, topic_id: bytes, change: Callable[[dict[str, str]], Mapping[str, str]]
 ) -> TopicInfo:
-    """Change the topic's configs."""
+    """Give the topic the configs that `change` makes of those that it has."""
     topic = get_topic_by_id(connection, topic_id)
-    configs = {**topic.configs, **set_configs}
-    for key in unset:
-        configs.pop(key, None)
+    configs = change(dict(topic.configs))
     values = {"configs": _dump(configs), "changed": next_change(connection)}
     connection.execute(update(topics).where(topics.c.topic_id == topic_id).values(values))
     return replace(topic, configs=configs)

@@ -40,12 +40,16 @@ class TopicResource:
         await serving.membership.catch_up()  # another node may have created or altered it
         topic = _find(serving, name)
         check_unique_names([change.name for change in changes])
-        changed = {change.name: _changed(serving, change, topic.info.configs) for change in changes}
-        kept = {key: value for key, value in topic.info.configs.items() if key not in changed}
-        values, unset = split_changes(changed)
-        set_configs = check_topic_configs(values, serving.settings, kept=kept, internal=topic.info.internal)
+
+        def altered(own: Mapping[str, str]) -> Mapping[str, str]:
+            changed = {change.name: _changed(serving, change, own) for change in changes}
+            kept = {key: value for key, value in own.items() if key not in changed}
+            values, _ = split_changes(changed)
+            return kept | check_topic_configs(values, serving.settings, kept=kept, internal=topic.info.internal)
+
+        altered(topic.info.configs)
         if not validate_only:
-            await serving.topic_commands.alter(name, set_configs=set_configs, unset=unset)
+            await serving.topic_commands.alter(name, altered)
 
     async def replace(
         self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
@@ -55,8 +59,7 @@ class TopicResource:
         topic = _find(serving, name)
         checked = check_topic_configs(replacement_values(configs), serving.settings, internal=topic.info.internal)
         if not validate_only:
-            unset = [key for key in topic.info.configs if key not in checked]
-            await serving.topic_commands.alter(name, set_configs=checked, unset=unset)
+            await serving.topic_commands.alter(name, lambda _: checked)
 
 
 def _find(serving: Serving, name: str) -> Topic:

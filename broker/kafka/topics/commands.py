@@ -138,12 +138,15 @@ class TopicCommands:
         await self._until_served([topic])
         return topic
 
-    async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
-        """Change a topic's own configs. They are effective from the next request on."""
+    async def alter(self, name: str, change: Callable[[dict[str, str]], Mapping[str, str]]) -> Topic:
+        """Give a topic the configs that `change` makes of its own ones: see `Catalog.alter_topic`.
+
+        They are effective from the next request on.
+        """
         async with self._turns.changing():
             topic = self._topics.require(name)
             with self._topics.altering(), _unknown_if_gone():
-                info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
+                info = await self._catalog.alter_topic(topic.topic_id, change)
             self._topics.apply_configs(topic, info.configs)
             return topic
 

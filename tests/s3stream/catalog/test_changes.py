@@ -24,7 +24,7 @@ async def grow(scene: MetadataNode) -> None:
 
 
 async def alter(scene: MetadataNode) -> None:
-    await scene.catalog.alter_topic(scene.topic.topic_id, set_configs={"a": "1"}, unset=())
+    await scene.catalog.alter_topic(scene.topic.topic_id, lambda own: own | {"a": "1"})
 
 
 async def open_again(scene: MetadataNode) -> None:

@@ -59,7 +59,7 @@ async def attach(scene: MetadataNode, name: str = "t") -> TopicInfo:
 async def test_a_detached_topic_is_gone_and_its_data_stays(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     (item,) = await scene.upload([span(a, 0, 5), span(b, 0, 5)])
-    await scene.catalog.alter_topic(scene.topic.topic_id, set_configs={"retention.ms": "5"}, unset=())
+    await scene.catalog.alter_topic(scene.topic.topic_id, lambda own: own | {"retention.ms": "5"})
     await detach(scene)
     assert list(await scene.catalog.list_topics()) == []
     (found,) = await scene.catalog.list_detached()
@@ -74,7 +74,7 @@ async def test_a_detached_topic_is_gone_and_its_data_stays(scene: MetadataNode) 
 async def test_an_attached_topic_is_as_it_was(scene: MetadataNode) -> None:
     a = scene.streams[0]
     await scene.upload([span(a, 0, 5)])
-    before = await scene.catalog.alter_topic(scene.topic.topic_id, set_configs={"retention.ms": "5"}, unset=())
+    before = await scene.catalog.alter_topic(scene.topic.topic_id, lambda own: own | {"retention.ms": "5"})
     await detach(scene)
     attached = await attach(scene)
     assert {partition.owner for partition in attached.partitions} == {-1}

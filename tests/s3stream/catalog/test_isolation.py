@@ -127,7 +127,7 @@ async def test_a_settled_read_waits_for_a_commit_that_was_not_answered(postgres:
     altered = {"retention.ms": "5"}
 
     def alter(connection: Connection) -> None:
-        topics.alter_topic(connection, scene.topic.topic_id, altered, ())
+        topics.alter_topic(connection, scene.topic.topic_id, lambda own: own | altered)
 
     def set_config(connection: Connection) -> None:
         configs.alter_config(connection, "kind", "name", {"k": "v"}, ())

@@ -212,7 +212,7 @@ async def delete_topics(scene: MetadataNode) -> Command:
 
 
 async def alter_topic(scene: MetadataNode) -> Command:
-    return lambda: scene.catalog.alter_topic(TOPIC, set_configs={"a": "1"}, unset=["b"])
+    return lambda: scene.catalog.alter_topic(TOPIC, lambda own: own | {"a": "1"})
 
 
 async def detach_topic(scene: MetadataNode) -> Command:

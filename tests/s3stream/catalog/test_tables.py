@@ -454,7 +454,7 @@ async def test_who_may_prepare_and_create(table: TableNode) -> None:
         await table.tables.create(other, now_ms=NOW)
     with pytest.raises(NotFound, match="a of topic u is no longer 1: no table is made"):
         await table.tables.create(replace(other, name="u", topic_configs={"a": "1"}), now_ms=NOW)
-    await table.node.catalog.alter_topic(topic.topic_id, set_configs={"a": "1"}, unset=[])
+    await table.node.catalog.alter_topic(topic.topic_id, lambda own: own | {"a": "1"})
     assert (await table.tables.create(replace(other, name="u", topic_configs={"a": "1"}), now_ms=NOW)).name == "u"
     await table.tables.drop(other.table_id, keep_files=False, now_ms=NOW, delete_after_ms=LATER)
     assert await table.prepare() == []

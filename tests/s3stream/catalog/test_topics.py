@@ -161,12 +161,12 @@ async def test_adding_partitions(catalog: Catalog) -> None:
 
 async def test_altering_a_topic(catalog: Catalog) -> None:
     await MetadataNode.started(catalog)
-    await catalog.alter_topic(b"t" * 16, set_configs={"a": "1", "b": "2"}, unset=["absent"])
-    altered = await catalog.alter_topic(b"t" * 16, set_configs={"b": "3"}, unset=["a"])
-    assert altered.configs == {"b": "3"}
-    assert (await catalog.list_topics())[0].configs == {"b": "3"}
+    await catalog.alter_topic(b"t" * 16, lambda own: {"a": "1", "b": "2", **own})
+    altered = await catalog.alter_topic(b"t" * 16, lambda own: {"b": own["b"] + "3"})
+    assert altered.configs == {"b": "23"}
+    assert (await catalog.list_topics())[0].configs == {"b": "23"}
     with pytest.raises(NotFound):
-        await catalog.alter_topic(b"x" * 16, set_configs={}, unset=[])
+        await catalog.alter_topic(b"x" * 16, lambda own: own)
 
 
 async def test_a_topic_made_anew_under_the_name_is_another(catalog: Catalog) -> None:
@@ -175,7 +175,7 @@ async def test_a_topic_made_anew_under_the_name_is_another(catalog: Catalog) -> 
     await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=LATER)
     await catalog.create_topic("t", b"n" * 16, partitions=1, configs={"a": "1"}, leader=NODE_ID, internal=False)
     with pytest.raises(NotFound):
-        await catalog.alter_topic(scene.topic.topic_id, set_configs={"a": "2"}, unset=())
+        await catalog.alter_topic(scene.topic.topic_id, lambda own: own | {"a": "2"})
     with pytest.raises(NotFound):
         await catalog.add_partitions(scene.topic.topic_id, 9, leader=NODE_ID)
     (found,) = await catalog.list_topics()
@@ -186,8 +186,8 @@ async def test_configs_are_listed_where_there_are_any(catalog: Catalog) -> None:
     await MetadataNode.started(catalog)
     await catalog.create_topic("u", b"u" * 16, partitions=1, configs={"a": "1"}, leader=NODE_ID, internal=False)
     assert await catalog.list_topic_configs() == {b"u" * 16: {"a": "1"}}
-    await catalog.alter_topic(b"t" * 16, set_configs={"b": "2"}, unset=())
-    await catalog.alter_topic(b"u" * 16, set_configs={}, unset=["a"])
+    await catalog.alter_topic(b"t" * 16, lambda own: own | {"b": "2"})
+    await catalog.alter_topic(b"u" * 16, lambda _: {})
     assert await catalog.list_topic_configs() == {b"t" * 16: {"b": "2"}}
 
 

@@ -1,11 +1,12 @@
 """Creating, growing, changing, describing and deleting topics, with the errors Kafka gives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from anabranch.broker.api.resources.values import Operation
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
@@ -37,6 +38,7 @@ from anabranch.protocol.messages.incremental_alter_configs import (
 )
 from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.s3stream.catalog.values import TopicInfo
 from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -465,6 +467,27 @@ async def test_changes_that_are_refused(client: RawClient) -> None:
     assert await alter(client, ("retention.ms", 0, "1"), ("retention.ms", 0, "2")) == ErrorCode.INVALID_REQUEST
     assert await alter(client, ("retention.ms", 0, "1"), name="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await alter(client, ("num.partitions", 0, "1"), kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_change_is_decided_from_what_others_have_just_changed(
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another node, between this one's look at the topic and its command."""
+    await create(client, topic("t"))
+    catalog = node.serving.catalog
+    really, others = catalog.alter_topic, [{"cleanup.policy": "compact"}, {"max.compaction.lag.ms": "5"}]
+
+    async def late(topic_id: bytes, change: Callable[[dict[str, str]], Mapping[str, str]]) -> TopicInfo:
+        await really(topic_id, lambda _: others[0])
+        return await really(topic_id, change)
+
+    monkeypatch.setattr(catalog, "alter_topic", late)
+    assert await alter(client, ("cleanup.policy", Operation.APPEND, "delete")) == 0
+    assert (await describe(client, TOPIC, "t"))["cleanup.policy"].value == "compact,delete"
+    del others[0]
+    assert await alter(client, ("min.compaction.lag.ms", Operation.SET, "6")) == ErrorCode.INVALID_CONFIG
+    await node.serving.membership.complete_changes()
+    assert (await describe(client, TOPIC, "t"))["min.compaction.lag.ms"].value == "0"
 
 
 async def test_replacing_all_configs(client: RawClient) -> None:

@@ -194,7 +194,7 @@ async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_ope
     await moving.order()
     await tried.wait()
     await hand_over(moving.first.serving.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
-    await moving.first.serving.topic_commands.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
+    await moving.first.serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "1000000"})
     away.clear()
     await moving.arrives()
 

@@ -135,7 +135,7 @@ async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(
 
 async def test_configs_of_topics_are_followed(nodes: list[Node]) -> None:
     await nodes[0].serving.topic_commands.create("t", partitions=3, configs={})
-    await nodes[1].serving.topic_commands.alter("t", set_configs={"retention.ms": "7"}, unset=())
+    await nodes[1].serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "7"})
     for node in nodes:
         await eventually(
             lambda node=node: [each.config.retention_ms for each in node.serving.topics.led_partitions()] == [7]

@@ -32,7 +32,7 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
         (partition,) = leader.serving.topics.led_partitions()
         async with running_node(tmp_path / "2", node_id=2, **shared) as other:
             # As a client would: any node takes the change, and the one that leads has to act on it.
-            await other.serving.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
+            await other.serving.topic_commands.alter("t", lambda own: own | {RETENTION: "5000"})
             await other.serving.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
             await until(lambda: partition.config.retention_ms == 5_000, timeout_s=60, pause_s=0.01)
             await until(
@@ -51,9 +51,7 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
             followed = other.serving.topics.get("t")
             assert followed is not None
             with capture_logs() as said:
-                await leader.serving.topic_commands.alter(
-                    "t", set_configs={"storage.policy": "cold"}, unset=[RETENTION]
-                )
+                await leader.serving.topic_commands.alter("t", lambda _: {"storage.policy": "cold"})
                 await until(lambda: followed.info.configs == {"storage.policy": "cold"}, timeout_s=60, pause_s=0.01)
             assert partition.stream.store == "cold"
             assert followed.config.store == "local", "the other node has no store of that name, and says so"
@@ -77,7 +75,7 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
-        await other.serving.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
+        await other.serving.topic_commands.alter("t", lambda own: own | {RETENTION: "5000"})
         await leader.serving.topic_commands.grow("t", 2)
 
         def retentions() -> list[int]:

@@ -102,7 +102,7 @@ async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> No
             assert response.responses[0].partition_responses[0].error_code == 0
         await node.serving.storage.flush()
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-        await node.serving.topic_commands.alter("t", set_configs=configs, unset=())
+        await node.serving.topic_commands.alter("t", lambda own: own | configs)
         summary = await node.upkeep.compaction.run_once()
         assert (summary.streams_cleaned, summary.errors) == (1, [])
 
@@ -135,7 +135,7 @@ async def test_records_that_cannot_be_written_anew_do_not_end_compaction(
             assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         await node.serving.storage.flush()
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-        await node.serving.topic_commands.alter("t", set_configs=configs, unset=())
+        await node.serving.topic_commands.alter("t", lambda own: own | configs)
         answer = (await client.produce("t", [make()])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in answer.record_errors] == [0 if make is without_room else 1]

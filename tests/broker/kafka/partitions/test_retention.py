@@ -218,7 +218,7 @@ async def test_the_oldest_go_by_size_and_never_below_it(tmp_path: Path) -> None:
         assert (partition.log_start_offset, partition.high_watermark) == (3, 6)
         await fill_bytes(client, 2)
         assert await enforce(partition, T) == 2, "what is not in objects yet counts"
-        await node.serving.topic_commands.alter("t", set_configs={"retention.bytes": "0"}, unset=())
+        await node.serving.topic_commands.alter("t", lambda own: own | {"retention.bytes": "0"})
         assert await enforce(partition, T) == 1
         assert (partition.log_start_offset, partition.high_watermark) == (6, 8)
 
@@ -230,9 +230,7 @@ async def test_the_stricter_of_age_and_size_counts(tmp_path: Path) -> None:
         await node.serving.storage.flush()
         partition = node.serving.topics.partition("t", 0)
         assert await enforce(partition, T) == 4
-        await node.serving.topic_commands.alter(
-            "t", set_configs={"retention.ms": "-1", "retention.bytes": "0"}, unset=()
-        )
+        await node.serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "-1", "retention.bytes": "0"})
         assert await enforce(partition, T) == 2
 
 
@@ -276,7 +274,7 @@ async def test_a_limit_that_changes_while_records_are_uploaded_counts(
 
         async def upload_slowly(stream: Stream, end_offset: int) -> None:
             await upload(stream, end_offset)
-            await node.serving.topic_commands.alter("t", set_configs={"retention.ms": "-1"}, unset=())
+            await node.serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "-1"})
 
         with monkeypatch.context() as patch:
             patch.setattr(Stream, "commit", upload_slowly)

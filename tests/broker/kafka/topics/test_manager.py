@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +101,15 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
         topic = await node.serving.topic_commands.create("t", partitions=1, configs={"retention.ms": "1000"})
         really = catalog.alter_topic
 
-        async def answer_lost(topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        async def answer_lost(topic_id: bytes, change: Callable[[dict[str, str]], Mapping[str, str]]) -> TopicInfo:
             if altered:
-                await really(topic_id, set_configs=set_configs, unset=unset)
+                await really(topic_id, change)
             raise CatalogUnavailable("the connection broke off")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "alter_topic", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await node.serving.topic_commands.alter("t", set_configs={"retention.ms": "2000"}, unset=())
+                await node.serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "2000"})
         assert topic.config.retention_ms == 1000
         await node.serving.membership.complete_changes()
         assert topic.config.retention_ms == (2000 if altered else 1000)
@@ -122,7 +124,7 @@ async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: P
         plain = await node.serving.topic_commands.create("plain", partitions=1, configs={})
         with capture_logs() as said:
             for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
-                await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
+                await catalog.alter_topic(topic.topic_id, partial(or_, {name: value}))
             await node.serving.membership.catch_up()
         assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
         assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
@@ -322,7 +324,7 @@ async def test_a_process_that_was_replaced_changes_nothing_for_its_successor(tmp
             lambda: node.serving.topic_commands.delete("t"),
             lambda: node.serving.topic_commands.create("u", partitions=1, configs={}),
             lambda: node.serving.topic_commands.grow("t", 2),
-            lambda: node.serving.topic_commands.alter("t", set_configs={"retention.ms": "1"}, unset=()),
+            lambda: node.serving.topic_commands.alter("t", lambda own: own | {"retention.ms": "1"}),
             lambda: node.serving.cluster_configs.alter("group", "g", set_configs={"a": "1"}, unset=()),
         ]
         for change in changes:

@@ -236,7 +236,7 @@ async def test_a_topic_that_loses_records_takes_no_schemas(tmp_path: Path) -> No
         assert answer["message"] == "the topic _schemas must have cleanup.policy=compact"
         assert await ok(registry, "GET", "/subjects") == [], "it can be read"
         configs = {"cleanup.policy": "compact"}
-        await node.serving.topic_commands.alter(SCHEMAS_TOPIC, set_configs=configs, unset=())
+        await node.serving.topic_commands.alter(SCHEMAS_TOPIC, lambda own: own | configs)
         assert await ok(registry, "POST", "/subjects/s/versions", BODY) == {"id": 1}
 
 
