@@ -20,13 +20,17 @@ def acl_id(acl: AclRow) -> str:
 
 
 def alter_acls(connection: Connection, added: Iterable[AclRow], removed: Collection[AclRow]) -> Sequence[AclRow]:
-    """Add ACLs that do not exist yet, and remove those that do; returns all there are then."""
-    next_change(connection, ChangeKind.ACL)
-    for piece in chunks(acl_id(acl) for acl in removed):
-        connection.execute(delete(acls).where(acls.c.acl_id.in_(piece)))
+    """Remove ACLs that exist, then add those that do not; returns all there are then. It may be no change at all."""
     wanted = {acl_id(acl): acl for acl in added}
-    present = {row[0] for row in select_in(connection, select(acls.c.acl_id), acls.c.acl_id, wanted)}
-    insert_acls(connection, [acl for key, acl in wanted.items() if key not in present])
+    unwanted = {acl_id(acl) for acl in removed} - wanted.keys()
+    known = select_in(connection, select(acls.c.acl_id), acls.c.acl_id, wanted.keys() | unwanted)
+    present = {row[0] for row in known}
+    new, gone = [acl for key, acl in wanted.items() if key not in present], unwanted & present
+    if new or gone:
+        next_change(connection, ChangeKind.ACL)
+        for piece in chunks(gone):
+            connection.execute(delete(acls).where(acls.c.acl_id.in_(piece)))
+        insert_acls(connection, new)
     return list_acls(connection)
 
 

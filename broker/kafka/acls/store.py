@@ -34,11 +34,10 @@ class ClusterAcls(CatalogCopy[Sequence[AclRow]]):
         async with self._changing():
             present = set(self.authorizer.acls)
             new, gone = set(added) - present, set(removed) & present
-            if not new and not gone:
-                return
             if len(present) + len(new) - len(gone) > self._acls_max and new:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, f"too many ACLs: {self._acls_max} (authorizer.acls_max)")
-            change = self._catalog.alter_acls([_row_of(acl) for acl in new], [_row_of(acl) for acl in gone])
+            # All of them: another node may have removed what seems to exist here, or added what does not.
+            change = self._catalog.alter_acls([_row_of(acl) for acl in added], [_row_of(acl) for acl in removed])
             self._apply(await self._answer(change))
 
 

@@ -207,6 +207,25 @@ async def test_the_last_known_acls_apply_while_the_catalog_cannot_be_read(
     await catalog.close()
 
 
+async def test_a_change_is_made_to_what_the_catalog_has_and_not_to_what_was_seen_of_it(tmp_path: Path) -> None:
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
+    await catalog.open(cluster="c")
+    one, other = (ClusterAcls(catalog, Authorizer(), acls_max=10) for _ in range(2))
+    await one.alter(added=[READ])
+    await other.load()
+    await one.alter(removed=[READ])
+    await other.alter(added=[READ])
+    assert len(await catalog.list_acls()) == 1
+    seen = await catalog.last_change()
+    await other.alter(added=[READ])
+    assert await catalog.last_change() == seen, "other nodes need not read anything"
+    await other.alter(removed=[READ])
+    await one.alter(added=[READ])
+    await other.alter(removed=[READ])
+    assert not await catalog.list_acls()
+    await catalog.close()
+
+
 @pytest.mark.parametrize("asked_by", ["settle", "the next change"])
 @pytest.mark.parametrize("altered", [False, True])
 async def test_a_change_whose_answer_is_lost_is_found_out(
