@@ -17,6 +17,7 @@ from anabranch.s3stream.catalog.rows import (
     find_streams,
     next_change,
     not_draining,
+    not_stopped,
     select_in,
     take_ids,
 )
@@ -117,7 +118,7 @@ def _add_streams(
     """Insert partitions, given as indexes by topic, and their streams."""
     places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
     free = sum(topic not in wanted_leaders for topic, _ in places)
-    nodes = not_draining(connection, nodes)
+    nodes = not_draining(connection, not_stopped(connection, nodes) or nodes)
     placed = iter(place_leaders(free, nodes, count_led(connection) if len(nodes) > 1 else {}))
     leaders = [
         wanted_leaders[topic][idx - wanted[topic].start] if topic in wanted_leaders else next(placed)

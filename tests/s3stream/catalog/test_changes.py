@@ -246,6 +246,8 @@ def leaders_of(topic: TopicInfo) -> list[int]:
 
 async def test_topics_are_placed_over_the_nodes_unless_their_leaders_are_named(catalog: Catalog) -> None:
     await MetadataNode.started(catalog)  # node 1 leads three partitions
+    for node_id in (2, 3):
+        await catalog.register_node(node_id, "other", 9092, now_ms=NOW, lease_ms=10_000)
     wanted = [NewTopic("a", topic_id_of("a"), 4, {}), NewTopic("b", topic_id_of("b"), 2, {}, leaders=[2, 1])]
     created = await catalog.create_topics(wanted, leader=NODE_ID, others=[2, 3])
     a, b = (topic for topic in created if isinstance(topic, TopicInfo))

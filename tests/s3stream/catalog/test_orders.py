@@ -205,6 +205,15 @@ async def test_a_node_that_is_drained_gets_no_partitions(cluster: Cluster) -> No
     assert {partition.leader for each in await catalog.list_topics() for partition in each.partitions} == {TWO}
 
 
+async def test_a_node_that_has_stopped_gets_no_new_partitions(cluster: Cluster) -> None:
+    """The node that creates them may not have seen it yet."""
+    catalog = cluster.catalog
+    await catalog.stop_node(NodeIdentity(ONE, cluster.nodes[ONE].epoch), drained_wal=None, now_ms=NOW)
+    topic = await catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=TWO, internal=False)
+    grown = await catalog.add_partitions(topic.topic_id, 3, leader=TWO, others=(ONE,))
+    assert [each.leader for each in grown.partitions] == [TWO] * 3
+
+
 async def test_the_end_of_a_drain_cancels_its_orders_and_no_others(cluster: Cluster) -> None:
     catalog = cluster.catalog
     await catalog.drain_node(DEAD, draining=True)
