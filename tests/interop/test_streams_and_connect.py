@@ -4,19 +4,18 @@ import asyncio
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.lab.processes import free_port
 from tests.support.events import Event, create_topic, receive, send
 from tests.support.kafka_tools import QUICK_JVM, archive_options
 from tests.support.node import NodeProcess
+from tests.support.streams_application import CountReader
 from tests.support.tools import connect_class_path, java, kafka_streams_class_path
 from tests.support.waiting import until, wait_until
 
@@ -42,44 +41,6 @@ def application(log: IO[str], *options: str | Path) -> Iterator[subprocess.Popen
         process.wait(TIMEOUT_S)
 
 
-def more_than(found: list[tuple[bytes, int]], count: int) -> bool:
-    return len(found) > count
-
-
-class Reader:
-    """Reads the committed output of the word count, over kills of the node."""
-
-    def __init__(self, servers: str, streams: "subprocess.Popen[str]") -> None:
-        self.said: list[tuple[bytes, int]] = []
-        self._streams = streams
-        self._consumer = Consumer({
-            "bootstrap.servers": servers,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 2,
-        })  # fmt: skip
-        self._consumer.assign([TopicPartition("streams-wordcount-output", number, 0) for number in range(2)])
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Read until the condition holds."""
-        for _ in range(2 * TIMEOUT_S * 5):
-            for message in self._consumer.consume(500, 0.2):
-                assert message.error() is None
-                key, value = message.key(), message.value()
-                assert isinstance(key, bytes)
-                assert isinstance(value, bytes)
-                self.said.append((key, int.from_bytes(value, "big")))
-            if condition():
-                return
-            assert self._streams.poll() is None, "the application has ended"
-        pytest.fail(f"the application has said {dict(self.said)}")
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
 def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: Path) -> None:
     """Its clients use transactions of version 2. Every count must arrive once, in order."""
     with NodeProcess(tmp_path / "node", storage_upload_age_ms=200) as node, (tmp_path / "log").open("w+") as log:
@@ -93,7 +54,13 @@ def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: P
         expected: Counter[bytes] = Counter()
         example = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
         with application(log, *archive_options(), "-cp", kafka_streams_class_path(), example, settings) as streams:
-            reader = Reader(node.bootstrap, streams)
+            reader = CountReader(node.bootstrap, "streams-wordcount-output", 2)
+
+            def read_until(count: int) -> None:
+                reader.read_until(
+                    count, lambda: None if streams.poll() is None else pytest.fail("the application has ended")
+                )
+
             for kills in range(KILLS + 1):
                 lines = [" ".join(WORDS[n % 7 :]) for n in range(LINES)]
                 expected.update(word.encode() for line in lines for word in line.split())
@@ -103,11 +70,11 @@ def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: P
                     "streams-plaintext-input",
                     [Event(n % 2, line.encode()) for n, line in enumerate(lines)],
                 )
-                reader.until(partial(more_than, reader.said, before))  # now it is in the middle of it
+                read_until(before + 1)  # now it is in the middle of it
                 if kills < KILLS:
                     node.kill9()
                     node.start()
-            reader.until(lambda: len(reader.said) >= expected.total())
+            read_until(expected.total())
             reader.close()
         for word, count in expected.items():
             assert [found for other, found in reader.said if other == word] == list(range(1, count + 1))
