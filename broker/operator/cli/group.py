@@ -1,6 +1,7 @@
-"""`anabranch group ...`: consumer groups of a running cluster, their members, offsets and lag."""
+"""`anabranch group ...`: groups of a running cluster, their members, offsets and lag."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from anabranch.client.cluster import LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.client.groups import (
     SHARE,
+    STREAMS,
+    GroupDescription,
     GroupMissing,
     commit_offsets,
     committed_offsets,
@@ -58,7 +61,8 @@ def list_(client: CommandClient, output: str) -> None:
 def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
     """Show the members of each GROUP, the partitions they read, the committed offsets and the lag behind the end.
 
-    The committed offset of a share group is the first one that is not yet processed.
+    The committed offset of a share group is the first one that is not yet processed. Of a Kafka Streams application
+    (group.protocol=streams) the tasks of its members are shown, too.
     """
     with client.cluster() as cluster:
         found = [_describe(cluster, name) for name in names]
@@ -99,9 +103,16 @@ def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
         "state": described.state,
         "assignor": described.assignor or None,
         "members": [
-            {"member": each.member_id, "client": each.client_id, "host": each.host, "partitions": len(each.assigned)}
+            {
+                "member": each.member_id,
+                "client": each.client_id,
+                "host": each.host,
+                "partitions": len(each.assigned),
+                "tasks": None if each.tasks is None else asdict(each.tasks),
+            }
             for each in described.members
         ],
+        "topology": [asdict(each) for each in described.topology] if described.kind == STREAMS else None,
         "lag": sum(each["lag"] or 0 for each in partitions),
         "partitions": partitions,
     }
@@ -121,9 +132,30 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
         reader = (plain(each["client"] or "-"), plain(each["host"] or "-"))
         table.add_row(each["topic"], str(each["partition"]), *figures, *reader)
     console.print(table)
+    if found["topology"] is not None:
+        _show_tasks(found, console)
+        return
     idle = [each for each in found["members"] if not each["partitions"]]
     if idle:
         console.print(f"without a partition: {', '.join(plain(each['member']) for each in idle)}", highlight=False)
+
+
+def _show_tasks(found: Mapping[str, Any], console: Console) -> None:
+    """Show subtopologies and tasks, each of which is named by its subtopology and a partition."""
+    topics = ("sources", "repartition_sources", "repartition_sinks", "changelogs")
+    table = make_table("subtopology", "reads", "writes", "state")
+    for each in found["topology"]:
+        sources, repartitioned, sinks, changelogs = (", ".join(each[name]) for name in topics)
+        reads = ", ".join(filter(None, (sources, repartitioned)))
+        table.add_row(plain(each["subtopology"]), reads, sinks or "-", changelogs or "-")
+    console.print(table)
+    kinds = ("active", "standby", "warmup")
+    table = make_table("client", "host", *kinds)
+    for each in found["members"]:
+        tasks = (plain(", ".join(each["tasks"][kind])) or "-" for kind in kinds)
+        table.add_row(plain(each["client"]), plain(each["host"]), *tasks)
+    if found["members"]:
+        console.print(table)
 
 
 @group.command(short_help="Move the offsets of a group.")
@@ -160,7 +192,8 @@ def seek(
     """Set the committed offsets of GROUP, so that it continues from PLACE. Its members must have stopped.
 
     The changes are shown before they are made. A place that a partition does not have is replaced by its nearest one.
-    A share group begins anew there: what it has processed behind it is delivered again.
+    A share group begins anew there: what it has processed behind it is delivered again. Of a Kafka Streams application
+    its input topics are moved; it keeps its internal topics, and so its state.
     """
     wanted = parse_partitions(topics, "--topic")
     with client.cluster() as cluster:
@@ -171,16 +204,17 @@ def seek(
                 raise ClientError(
                     f"group {name} does not exist; --topic creates it with offsets of these partitions"
                 ) from None
-            is_share = False
+            is_share, inputs = False, None
         else:
-            is_share = described.kind == SHARE
+            is_share, inputs = described.kind == SHARE, _inputs(described)
             if described.members and not plan_only:
                 raise ClientError(f"group {name} has {count_text(len(described.members), 'member')}: stop them first")
         committed = _starts(share_offsets(cluster, name)) if is_share else committed_offsets(cluster, name)
         if not wanted:
-            if not committed:
+            moved = [place for place in committed if inputs is None or place[0] in inputs]
+            if not moved:
                 raise ClientError(f"group {name} has committed no offsets: name the partitions with --topic")
-            wanted = {topic: sorted(index for of, index in committed if of == topic) for topic, _ in committed}
+            wanted = {topic: sorted(index for of, index in moved if of == topic) for topic, _ in moved}
         bounds = find_bounds(cluster, wanted)
         targets = {place: bounds.limit(place, offset) for place, offset in bounds.resolve(cluster, target).items()}
         rows = [_change(place, committed.get(place), offset) for place, offset in sorted(targets.items())]
@@ -195,6 +229,13 @@ def seek(
     done = len(changed) if not plan_only else 0
     text = f"set {count_text(done, 'offset')} of group {name}" if not plan_only else "nothing was changed"
     emit(output, {"group": name, "changed": done, "partitions": rows}, text)
+
+
+def _inputs(described: GroupDescription) -> Collection[str] | None:
+    """Return the topics that a Kafka Streams application does not write itself; None for other groups."""
+    if described.kind != STREAMS:
+        return None
+    return {topic for each in described.topology for topic in each.sources}
 
 
 def _change(place: Place, old: int | None, new: int) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Consumer groups of a cluster: their states, members and offsets. Every failure is a ClientError."""
+"""Groups of a cluster: their states, members and offsets. Every failure is a ClientError."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,9 +47,19 @@ from anabranch.protocol.messages.offset_delete import (
 )
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from anabranch.protocol.messages.streams_group_describe import (
+    DescribedGroup as DescribedStreamsGroup,
+)
+from anabranch.protocol.messages.streams_group_describe import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    TaskIds,
+)
 
 SHARE: Final = "share"
 """Kind of groups whose members share partitions (KIP-932)."""
+STREAMS: Final = "streams"
+"""Kind of groups of Kafka Streams applications (KIP-1071)."""
 GROUPS_VERSION: Final = 8
 """First version of OffsetFetch that asks by group."""
 TOPIC_ID_VERSION: Final = 10
@@ -74,6 +84,15 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks of a member of a streams group, named as Kafka Streams does: `0_1` is partition 1 of subtopology 0."""
+
+    active: Sequence[str]
+    standby: Sequence[str]
+    warmup: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMember:
     """A member of a group, with the partitions that it reads."""
 
@@ -81,6 +100,19 @@ class GroupMember:
     client_id: str
     host: str
     assigned: Sequence[Place]
+    tasks: Tasks | None = None
+    """Tasks of a member of a streams group; None for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """A part of a Kafka Streams application, by its topics."""
+
+    subtopology: str
+    sources: Sequence[str]
+    repartition_sources: Sequence[str]
+    repartition_sinks: Sequence[str]
+    changelogs: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +124,8 @@ class GroupDescription:
     state: str
     assignor: str
     members: Sequence[GroupMember]
+    topology: Sequence[Subtopology] = ()
+    """Subtopologies of a streams group."""
 
 
 def list_groups(cluster: Cluster) -> Sequence[ListedGroup]:
@@ -108,7 +142,7 @@ def list_groups(cluster: Cluster) -> Sequence[ListedGroup]:
 
 
 def describe_group(cluster: Cluster, name: str) -> GroupDescription:
-    """Return a group of any of the three protocols. Raises GroupMissing, too."""
+    """Return a group of any protocol. Raises GroupMissing, too."""
     connection = cluster.coordinator(name, GROUP)
     try:
         newer: ConsumerGroupDescribeResponse = connection.call(ConsumerGroupDescribeRequest(group_ids=[name]))
@@ -117,8 +151,11 @@ def describe_group(cluster: Cluster, name: str) -> GroupDescription:
         shared: ShareGroupDescribeResponse = connection.call(ShareGroupDescribeRequest(group_ids=[name]))
         if not shared.groups[0].error_code:
             return _newer_group(shared.groups[0], SHARE)
+        streams: StreamsGroupDescribeResponse = connection.call(StreamsGroupDescribeRequest(group_ids=[name]))
+        if not streams.groups[0].error_code:
+            return _streams_group(cluster, streams.groups[0])
     except ClientError:
-        # A node without KIP-848 or KIP-932. One that does not answer at all does not answer the next request either.
+        # A node without one of the newer kinds. One that does not answer at all does not answer the next one either.
         pass
     answer: DescribeGroupsResponse = connection.call(DescribeGroupsRequest(groups=[name]))
     described = answer.groups[0]
@@ -139,6 +176,49 @@ def _newer_group(group: Any, kind: str) -> GroupDescription:
         for each in group.members
     ]
     return GroupDescription(group.group_id, kind, group.group_state, group.assignor_name, members)
+
+
+def _streams_group(cluster: Cluster, group: DescribedStreamsGroup) -> GroupDescription:
+    found = (group.topology.subtopologies if group.topology is not None else None) or ()
+    topology = [
+        Subtopology(
+            each.subtopology_id,
+            each.source_topics,
+            [topic.name for topic in each.repartition_source_topics],
+            each.repartition_sink_topics,
+            [topic.name for topic in each.state_changelog_topics],
+        )
+        for each in found
+    ]
+    read = {each.subtopology: [*each.sources, *each.repartition_sources] for each in topology}
+    topics = cluster.describe_topics({name for names in read.values() for name in names}).topics if read else ()
+    # Topics that a subtopology only merges may have fewer partitions than it has tasks.
+    counts = {each.name: len(each.partitions) for each in topics}
+    members = [
+        GroupMember(
+            each.member_id,
+            each.client_id,
+            each.client_host,
+            [
+                (topic, index)
+                for tasks in each.assignment.active_tasks
+                for topic in read.get(tasks.subtopology_id, ())
+                for index in tasks.partitions
+                if index < counts.get(topic, 0)
+            ],
+            Tasks(
+                _task_names(each.assignment.active_tasks),
+                _task_names(each.assignment.standby_tasks),
+                _task_names(each.assignment.warmup_tasks),
+            ),
+        )
+        for each in group.members
+    ]
+    return GroupDescription(group.group_id, STREAMS, group.group_state, group.assignor_name or "", members, topology)
+
+
+def _task_names(tasks: Iterable[TaskIds]) -> Sequence[str]:
+    return [f"{each.subtopology_id}_{index}" for each in tasks for index in each.partitions]
 
 
 def _classic_group(group: DescribedGroup) -> GroupDescription:

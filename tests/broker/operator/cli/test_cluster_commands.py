@@ -14,8 +14,10 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from anabranch.broker.operator.cli import main
+from anabranch.client.connection import Connection
 from anabranch.testing import Broker
-from tests.support.waiting import WAIT_S
+from tests.support.streams_member import StreamsMember
+from tests.support.waiting import WAIT_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,40 @@ def test_members_offsets_and_lag(node: Broker, topic: str, protocol: str) -> Non
         assert refused.stderr == f"Error: group {group}: it has members: stop them first\n"
     ok(node, "group", "delete", group, "--yes")
     assert run(node, "group", "describe", group).stderr == f"Error: group {group} does not exist\n"
+
+
+def test_a_streams_group_has_tasks_and_its_input_is_moved(node: Broker, topic: str) -> None:
+    ok(node, "config", "set", "group", "app", "streams.initial.rebalance.delay.ms=0")
+    member = StreamsMember("app", topic)
+    host, _, port = node.bootstrap_servers.rpartition(":")
+    with Connection(host, int(port)) as connection:
+
+        def beat() -> bool:
+            member.take(connection.call(member.request()))
+            return member.is_settled
+
+        wait_until(beat, "the member has its tasks")
+        (found,) = read(node, "group", "describe", "app")
+        assert (found["type"], found["state"], found["assignor"]) == ("streams", "Stable", "sticky")
+        assert found["members"][0]["tasks"] == {"active": ["0_0", "0_1", "1_0", "1_1"], "standby": [], "warmup": []}
+        places = [(each["topic"], each["partition"], each["lag"]) for each in found["partitions"]]
+        assert places == [(name, index, None) for name in sorted((topic, member.repartition)) for index in (0, 1)]
+        assert [list(each.values()) for each in found["topology"]] == [
+            ["0", [topic], [], [member.repartition], []],
+            ["1", [], [member.repartition], [], [member.changelog]],
+        ]
+        tables = ok(node, "group", "describe", "app").splitlines()
+        assert ["0", topic, member.repartition, "-"] in [line.split() for line in tables]
+        assert ["1", member.repartition, "-", member.changelog] in [line.split() for line in tables]
+        assert tables[-1].split()[2:] == ["0_0,", "0_1,", "1_0,", "1_1", "-", "-"]
+        assert "app has 1 member: stop them first" in run(node, "group", "seek", "app", "--to", "end", "--yes").stderr
+        assert not connection.call(member.farewell()).error_code
+    commit(node, "app", topic, 1, 3)
+    commit(node, "app", member.repartition, 0, 0)
+    moved = read(node, "group", "seek", "app", "--to", "end", "--yes")
+    assert [tuple(each.values()) for each in moved["partitions"]] == [(topic, 0, 1, 5, 4), (topic, 1, 3, 5, 2)]
+    assert {each["group"]: each["type"] for each in read(node, "group", "list")}["app"] == "streams"
+    ok(node, "group", "delete", "app", "--yes")
 
 
 @pytest.mark.parametrize(
