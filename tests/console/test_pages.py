@@ -344,6 +344,24 @@ def stub_group(console: ConsolePage, shop: Shop, **changed: object) -> None:
     console.page.route("**/api/v1/groups/billing", lambda route: route.fulfill(json={**found, **changed}))
 
 
+def test_a_streams_group_shows_its_tasks_and_its_topology(console: ConsolePage, shop: Shop) -> None:
+    tasks = {"active": ["0_0", "1_0"], "standby": ["1_1"], "warmup": []}
+    member = {"member_id": "m", "client_id": "counter", "host": "/10.20.30.40", "instance_id": None, "assignments": ()}
+    topics = {"sources": ["orders"], "repartition_sources": [], "repartition_sinks": ["by-item"]}
+    stub_group(
+        console,
+        shop,
+        type="streams",
+        members=[{**member, "tasks": tasks}],
+        topology=[{"subtopology": "0", "changelogs": ["counts"], **topics}],
+    )
+    page = console.open("groups/billing")
+    row = page.get_by_role("group", name="Members").locator("tbody tr")
+    expect(row.get_by_role("cell")).to_contain_text(["/10.20.30.40", "0_0, 1_0", "1_1"])
+    row = page.get_by_role("group", name="Topology").locator("tbody tr")
+    expect(row.get_by_role("cell")).to_have_text(["orders", "by-item", "counts"])
+
+
 def test_long_names_stay_in_their_charts(browser: Browser, shop: Shop) -> None:
     names = ["x" * 120, "shop.europe-west.orders-of-private-customers.enriched.v3", "short"]
     row = {

@@ -31,7 +31,7 @@ class OffsetReset(Model):
     """New offsets of a group."""
 
     topic: str | None = None
-    """By default all partitions that the group has committed offsets of."""
+    """By default all partitions that the group has committed offsets of; of a streams group, those of its sources."""
     partitions: Annotated[list[int], Field(max_length=PARTITIONS_MAX)] | None = None
     """Partitions of the topic, by default all."""
     to: Literal["earliest", "latest", "offset", "time", "shift"]
@@ -97,7 +97,7 @@ class GroupChangeEndpoints:
         group_id = call.path["group"]
         coordinator, state = await self._find_empty(call)
         committed = await self._committed(call, coordinator, state)
-        partitions = self._wanted(wanted, committed)
+        partitions = self._wanted(wanted, committed, state)
         ends, unreachable = await self._offsets.ends(partitions, call.user)
         for topic, index in partitions:
             if (topic, index) not in ends:
@@ -140,10 +140,12 @@ class GroupChangeEndpoints:
             )
         return found[group_id]
 
-    def _wanted(self, wanted: OffsetReset, committed: Mapping[Partition, Committed]) -> Sequence[Partition]:
+    def _wanted(
+        self, wanted: OffsetReset, committed: Mapping[Partition, Committed], state: GroupState
+    ) -> Sequence[Partition]:
         """Return the partitions to reset. Raises KafkaError for those that do not exist."""
         if wanted.topic is None:
-            found = sorted(committed)
+            found = sorted(each for each in committed if state.topology is None or each[0] in state.sources)
         else:
             topic = topic_named(self._serving, wanted.topic)
             found = partitions_of(topic)

@@ -1,4 +1,4 @@
-"""Groups of consumers: listed and described with their lag, wherever in the cluster they are coordinated."""
+"""Groups: listed and described with their lag, wherever in the cluster they are coordinated."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +12,20 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import assigned_pa
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
 from anabranch.broker.operator.admin.api.offsets import Offsets
+from anabranch.broker.operator.admin.api.streams_groups import (
+    SubtopologyRow,
+    TaskRows,
+    read_by,
+    subtopologies,
+    tasks_of,
+)
 from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from anabranch.protocol.messages import consumer_group_describe, describe_groups, share_group_describe
+from anabranch.protocol.messages import (
+    consumer_group_describe,
+    describe_groups,
+    share_group_describe,
+    streams_group_describe,
+)
 from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.messages.describe_share_group_offsets import (
@@ -29,13 +41,17 @@ from anabranch.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from anabranch.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 
 GROUPS_MAX: Final = 500
 OFFSETS_MAX: Final = 5000
 PIECE_GROUPS: Final = 100
 """Groups of one request."""
 
-GroupType = Literal["classic", "consumer", "share"]
+_MISSING: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+"""Errors of a group that is not of a kind; where the feature of the kind is off, there is none."""
+
+GroupType = Literal["classic", "consumer", "share", "streams"]
 
 
 class GroupRow(Model):
@@ -76,6 +92,8 @@ class MemberRow(Model):
     host: str
     instance_id: str | None
     assignments: list[AssignedPartition]
+    tasks: TaskRows | None
+    """Tasks of a member of a streams group; null for others."""
 
 
 class ShareRow(Model):
@@ -114,9 +132,11 @@ class GroupDescription(Model):
     type: GroupType
     state: str
     assignor: str
-    """Assignor of a consumer or share group; protocol that a classic group has agreed on."""
+    """Assignor of the group; protocol that a classic group has agreed on."""
     coordinator: int
     members: list[MemberRow]
+    topology: list[SubtopologyRow] | None
+    """Subtopologies of a streams group; null for others."""
     offsets: list[CommittedRow]
     lag: int | None
     more: bool
@@ -154,6 +174,8 @@ class GroupState:
     state: str
     assignor: str
     members: list[MemberRow] = field(default_factory=list)
+    topology: list[SubtopologyRow] | None = None
+    """Subtopologies of a streams group."""
 
     @property
     def assigned(self) -> dict[Partition, str]:
@@ -161,6 +183,11 @@ class GroupState:
         return {
             (each.topic, each.partition): member.member_id for member in self.members for each in member.assignments
         }
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Topics that a streams group reads and does not write itself."""
+        return frozenset(name for each in self.topology or () for name in each.sources)
 
 
 class Groups:
@@ -198,11 +225,15 @@ class Groups:
             return coordinator, _consumer(group)
         answer = await self._calls.call(coordinator, ShareGroupDescribeRequest(group_ids=[group_id]), user)
         (shared,) = answer.groups
-        # Where the feature of share groups is off, there is none.
-        if shared.error_code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
+        if shared.error_code not in _MISSING:
+            check(shared.error_code, shared.error_message)
+            return coordinator, _share(shared)
+        answer = await self._calls.call(coordinator, StreamsGroupDescribeRequest(group_ids=[group_id]), user)
+        (streams,) = answer.groups
+        if streams.error_code in _MISSING:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
-        check(shared.error_code, shared.error_message)
-        return coordinator, _share(shared)
+        check(streams.error_code, streams.error_message)
+        return coordinator, self._streams(streams)
 
     async def describe(self, groups: Sequence[Listed], user: User) -> Mapping[str, GroupState]:
         """Return the state of each group that its coordinator describes."""
@@ -219,12 +250,38 @@ class Groups:
             lambda ids: ShareGroupDescribeRequest(group_ids=ids),
             user,
         )
+        streams, _ = await self._ask(
+            [each for each in groups if each.type == "streams"],
+            lambda ids: StreamsGroupDescribeRequest(group_ids=ids),
+            user,
+        )
         found = {each.group_id: _classic(each) for answer in classic for each in answer.groups if not each.error_code}
         found |= {
             each.group_id: _consumer(each) for answer in consumer for each in answer.groups if not each.error_code
         }
         found |= {each.group_id: _share(each) for answer in share for each in answer.groups if not each.error_code}
+        found |= {
+            each.group_id: self._streams(each) for answer in streams for each in answer.groups if not each.error_code
+        }
         return found
+
+    def _streams(self, group: streams_group_describe.DescribedGroup) -> GroupState:
+        topology = subtopologies(group)
+        members = [
+            MemberRow(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                instance_id=each.instance_id,
+                assignments=[
+                    AssignedPartition(topic=topic, partition=index)
+                    for topic, index in read_by(each, topology, self._serving.topics)
+                ],
+                tasks=tasks_of(each),
+            )
+            for each in group.members
+        ]
+        return GroupState("streams", group.group_state, group.assignor_name or "", members, topology)
 
     async def committed(
         self, groups: Sequence[Listed], user: User
@@ -342,6 +399,7 @@ class GroupEndpoints:
             assignor=state.assignor,
             coordinator=coordinator,
             members=state.members,
+            topology=state.topology,
             offsets=rows,
             lag=None if unreachable else lag,
             more=len(partitions) > len(shown),
@@ -368,6 +426,7 @@ def _classic(group: describe_groups.DescribedGroup) -> GroupState:
             host=each.client_host,
             instance_id=each.group_instance_id,
             assignments=_assigned(each.member_assignment) if group.protocol_type == "consumer" else [],
+            tasks=None,
         )
         for each in group.members
     ]
@@ -407,6 +466,7 @@ def _member(member: consumer_group_describe.Member | share_group_describe.Member
             for topic in member.assignment.topic_partitions
             for index in topic.partitions
         ],
+        tasks=None,
     )
 
 

@@ -29,6 +29,7 @@ from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, lines_of, until_open
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of
+from tests.support.streams_member import StreamsMember
 
 
 async def commit(client: RawClient, group: str, offset: int, partition: int = 0) -> None:
@@ -207,7 +208,7 @@ async def test_members_of_a_group_and_what_they_are_assigned(
 
 async def test_members_of_a_share_group_and_how_far_it_is(api: ApiClient, node: Node, client: RawClient) -> None:
     await client.produce("t", [batch_of(b"1", b"2", b"3")])
-    await to_thread(begin_at_the_start, node, "g")
+    await to_thread(configure_group, node, "g", "share.auto.offset.reset", "earliest")
     consumer = ShareConsumer({"bootstrap.servers": node.bootstrap, "group.id": "g", "client.id": "reader"})
     consumer.subscribe(["t"])
     try:
@@ -231,10 +232,40 @@ async def test_members_of_a_share_group_and_how_far_it_is(api: ApiClient, node: 
     assert [(each["partition"], each["lag"], each["end_offset"]) for each in group["offsets"]] == [(0, 0, 3)]
 
 
-def begin_at_the_start(node: Node, group: str) -> None:
-    """Let a share group begin with the first records."""
+async def test_tasks_of_a_streams_group_and_a_reset_of_its_sources(
+    api: ApiClient, client: RawClient, node: Node
+) -> None:
+    await to_thread(configure_group, node, "app", "streams.initial.rebalance.delay.ms", "0")
+    member = StreamsMember("app", "t")
+    await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["app"]), 4)
+    async with asyncio.timeout(30):
+        while not member.is_settled:
+            member.take(await client.call(member.request()))
+    group = await api.get("/groups/app")
+    (row,) = (await api.get("/groups"))["groups"]
+    assert (group["type"], group["state"], group["assignor"]) == ("streams", "Stable", "sticky")
+    (found,) = group["members"]
+    assert found["tasks"] == {"active": ["0_0", "0_1", "1_0", "1_1"], "standby": [], "warmup": []}
+    assert [(each["topic"], each["partition"]) for each in found["assignments"]] == [
+        (name, index) for name in ("t", member.repartition) for index in (0, 1)
+    ]
+    assert [list(each.values()) for each in group["topology"]] == [
+        ["0", ["t"], [], [member.repartition], []],
+        ["1", [], [member.repartition], [], [member.changelog]],
+    ]
+    assert (row["type"], row["members"], row["topics"]) == ("streams", 1, sorted(["t", member.repartition]))
+    assert not (await client.call(member.farewell())).error_code
+    for topic in ("t", member.repartition):
+        await client.produce(topic, [batch_of(b"1", b"2")])
+        await client.commit_offset("app", topic, 0, 1)
+    changes = (await api.ask("POST", "/groups/app/reset", {"to": "earliest"}))["changes"]
+    assert changes == [{"topic": "t", "partition": 0, "from": 1, "to": 0, "lag": 2}]
+
+
+def configure_group(node: Node, group: str, name: str, value: str) -> None:
+    """Set a config of a group."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(30)
 

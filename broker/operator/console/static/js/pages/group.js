@@ -67,7 +67,9 @@ export function GroupPage({ group }) {
             <${LagChart} history=${history} offsets=${found.offsets} />
           <//>
           <${Section} id="offsets" title="Offsets"><${Offsets} rows=${found.offsets} members=${found.members} shared=${found.type === "share"} /><//>
-          <${Section} id="members" title="Members"><${Members} rows=${found.members} /><//>
+          <${Section} id="members" title="Members"><${Members} rows=${found.members} isStreams=${found.topology !== null} /><//>
+          ${found.topology !== null &&
+          html`<${Section} id="topology" title="Topology"><${Topology} rows=${found.topology} /><//>`}
         `}
     ${dialog === "reset" && html`<${ResetGroup} group=${found} close=${close} done=${afterReset} />`}
     ${dialog === "delete" && html`<${DeleteGroup} group=${group} close=${close} done=${deleted} />`}
@@ -132,11 +134,19 @@ function Offsets({ rows, members, shared }) {
   return html`<${Table} caption="Offsets" columns=${columns} rows=${rows} rowKey=${nameOf} sort=${0} />`;
 }
 
-function Members({ rows }) {
+const listed = (names) => names.join(", ") || "–";
+
+/** Tasks of a member of a streams group: those that it works on, and the standby ones whose state it only keeps up. */
+const TASKS = [
+  { title: "Tasks", cell: ({ tasks }) => listed(tasks.active) },
+  { title: "Standby", cell: ({ tasks }) => listed([...tasks.standby, ...tasks.warmup]) },
+];
+
+function Members({ rows, isStreams }) {
   const columns = [
     { title: "Client", cell: (row) => html`<${Name} text=${row.client_id} />`, value: (row) => row.client_id },
     { title: "Host", cell: (row) => html`<${Name} text=${row.host} />`, value: (row) => row.host },
-    { title: "Reads", cell: (row) => row.assignments.map(nameOf).join(", ") || "nothing" },
+    ...(isStreams ? TASKS : [{ title: "Reads", cell: (row) => row.assignments.map(nameOf).join(", ") || "nothing" }]),
     { title: "Instance", cell: (row) => row.instance_id ?? "–", wide: true },
     { title: "Member id", cell: (row) => html`<code>${row.member_id}</code>`, wide: true },
   ];
@@ -144,4 +154,16 @@ function Members({ rows }) {
     return html`<${Empty} title="The group has no members."><p>Its offsets stay until they expire or the group is deleted.</p><//>`;
   }
   return html`<${Table} caption="Members" columns=${columns} rows=${rows} rowKey=${(row) => row.member_id} sort=${0} />`;
+}
+
+/** Parts of a Kafka Streams application; a task is named by its subtopology and a partition. */
+function Topology({ rows }) {
+  const columns = [
+    { title: "Subtopology", cell: (row) => row.subtopology, value: (row) => row.subtopology },
+    { title: "Reads", cell: (row) => listed([...row.sources, ...row.repartition_sources]) },
+    { title: "Repartitions to", cell: (row) => listed(row.repartition_sinks) },
+    { title: "Keeps its state in", cell: (row) => listed(row.changelogs) },
+  ];
+  if (rows.length === 0) return html`<${Empty} title="No member has sent its topology yet." />`;
+  return html`<${Table} caption="Topology" columns=${columns} rows=${rows} rowKey=${(row) => row.subtopology} sort=${0} />`;
 }
