@@ -16,7 +16,7 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.model import Settings
 from anabranch.s3stream.errors import NodeInUse
 from tests.broker.cluster.membership.test_log_recovery import VALUES, read, send, shared
-from tests.broker.cluster.membership.test_operations import is_given_up
+from tests.broker.cluster.membership.test_operations import once_dead
 from tests.support.node import running_node, settings_for
 from tests.support.waiting import until
 
@@ -91,8 +91,7 @@ async def test_a_node_that_is_lost_is_replaced_by_the_commands_that_refusals_nam
             await nodes[0].serving.operations.remove(3)
         with pytest.raises(TakeoverRefused, match="`anabranch node give-up 3`"):
             await nodes[0].serving.operations.fail(3)
-        await is_given_up(nodes[0], 3)
-        await nodes[0].serving.operations.give_up(3)
+        await once_dead(lambda: nodes[0].serving.operations.give_up(3))
         await all_led(nodes[0], {1, 2})
         with pytest.raises(TakeoverRefused, match="`anabranch node remove 3`"):
             await nodes[0].serving.operations.plan_loss(3)
