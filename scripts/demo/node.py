@@ -12,19 +12,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab.processes import free_port
 from scripts.demo.clients import DemoError
 
 START_S = 60
 STOP_S = 60
 HTTP_S = 120
 LOG_LINES = 15
-
-
-def free_port() -> int:
-    """Return a free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class NodeProcess:

@@ -91,6 +91,7 @@ def test_an_unclean_election_gives_up_what_only_a_dead_node_has_and_then_the_nod
     wait_until(lambda: "silent node is not taken over" in " ".join(first.lines), "the log cannot be opened")
     elected = run(servers, ELECTION, *where, "--partition", "2")
     assert "Successfully completed leader election (UNCLEAN) for partitions t-2" in elected
+    wait_until(lambda: bool(first.events("records given up with the log")), "its log line is read")
     (lost,) = first.events("records given up with the log")
     assert (lost["partition"], lost["from_offset"], lost["node_id"]) == ("t-2", 0, 3)
     wait_until(lambda: leaders(servers)[2] in {"1", "2"}, "both nodes know the new leader")

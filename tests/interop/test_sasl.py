@@ -227,7 +227,12 @@ def test_java_with_delegation_tokens(node: SaslNode) -> None:
     assert not row(tool("--describe"), token_id)
     done = run_java(node, with_token, "SASL_SSL", TOPICS, "--list")
     assert "SaslAuthenticationException: Authentication failed" in done.stdout + done.stderr
-    [refused] = [line for line in node.failures() if line.get("user") == token_id][:1]
+
+    def refusals() -> list[dict[str, Any]]:
+        return [line for line in node.failures() if line.get("user") == token_id]
+
+    wait_until(lambda: bool(refusals()), "the log line of a refusal is read")
+    refused = refusals()[0]
     assert refused["reason"] == "unknown or expired delegation token"
     events = [line for line in node.process.events("changed") if line["resource_type"] == "DELEGATION_TOKEN"]
     assert [line["api"] for line in events if line["resource"].startswith(token_id)] == [

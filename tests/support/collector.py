@@ -25,6 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from benchmarks.lab.processes import free_port
 from tests.support.tools import otelcol
 from tests.support.waiting import wait_until
 
@@ -136,9 +137,7 @@ class TraceCollector:
 @contextmanager
 def otel_collector(target: str) -> Iterator[str]:
     """Run an OpenTelemetry Collector that sends what it receives to `target` at once; gives its base URL."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     settings = {
         "receivers": {"otlp": {"protocols": {"http": {"endpoint": address}}}},
         "exporters": {"otlp_http": {"endpoint": target, "sending_queue": {"enabled": False}}},

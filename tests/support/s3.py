@@ -8,7 +8,6 @@ import contextlib
 import http.client
 import itertools
 import os
-import socket
 import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import pytest
 from botocore.session import get_session
 
 from anabranch.s3stream.store.s3 import S3Settings
+from benchmarks.lab.processes import free_port
 from tests.support.tools import minio, missing, versitygw
 
 ACCESS_KEY = "test-access"
@@ -164,9 +164,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start on a free port; retry on another if the port was taken in the meantime."""
     for _ in range(ATTEMPTS):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         process = subprocess.Popen(command(port), env={**os.environ, **environment}, stdout=log, stderr=log)
         while process.poll() is None:
             if _answers(port):
