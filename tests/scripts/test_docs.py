@@ -44,7 +44,7 @@ def test_where_things_are() -> None:
     """Each row of the table in docs/architecture.md names files, and things that these define."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     _, *rows = [line for line in text[text.index("## Where is it?") :].splitlines() if line.startswith("| ")]
-    assert len(rows) > 100
+    assert len(rows) > 50
     missing = []
     for row in rows:
         _, files, names = row.rsplit("|", 3)[:3]

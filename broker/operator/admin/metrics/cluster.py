@@ -48,7 +48,7 @@ APPENDED = counter(
 )
 GROUPS = gauge(
     "anabranch_groups",
-    "Groups that this node coordinates, by type (classic, consumer, share) and state.",
+    "Groups that this node coordinates, by type and state as `group list` shows them.",
     "type",
     "state",
 )
