@@ -124,6 +124,17 @@ from anabranch.protocol.messages.share_acknowledge import ShareAcknowledgeReques
 from anabranch.protocol.messages.share_fetch import ShareFetchRequest
 from anabranch.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from anabranch.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from anabranch.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    TopicInfo,
+    Topology,
+)
+from anabranch.protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    TopologyDescription,
+)
 from anabranch.protocol.messages.sync_group import SyncGroupRequest
 from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -316,6 +327,7 @@ def of_groups(scene: Scene) -> Iterator[Sent]:
             1,
         )
         yield from _share_offsets(f"{group}-shared")
+        yield from _of_streams_group(f"{group}-streams")
         for version in (8, 10):
             yield Sent(f"commit in {group}", _commit(group, version, ids), version)
         for version in (1, 7):
@@ -350,6 +362,8 @@ def of_groups(scene: Scene) -> Iterator[Sent]:
     yield Sent("consumer groups", consumers, 1)
     shares = ShareGroupDescribeRequest(group_ids=described, include_authorized_operations=True)
     yield Sent("share groups", shares, 1)
+    streams = StreamsGroupDescribeRequest(group_ids=described, include_authorized_operations=True)
+    yield Sent("streams groups", streams, 1)
     yield Sent("all groups", ListGroupsRequest(), 5)
     yield Sent("delete groups", DeleteGroupsRequest(groups_names=[*described, "ant"]), 2)
 
@@ -551,6 +565,24 @@ def of_cluster(_scene: Scene) -> Iterator[Sent]:
     yield from of_tokens()
     yield Sent("unregister", UnregisterBrokerRequest(broker_id=99), 0)
     yield Sent("versions", ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+
+
+def _of_streams_group(group: str) -> Iterator[Sent]:
+    """Requests of members of a streams group, whose topology names topics of each kind."""
+    subtopology = Subtopology(
+        subtopology_id="0",
+        source_topics=["apple"],
+        repartition_sink_topics=["banana"],
+        repartition_source_topics=[TopicInfo(name="banana")],
+        state_changelog_topics=[TopicInfo(name="cherry")],
+    )
+    for topology in (None, Topology(epoch=1, subtopologies=[subtopology])):
+        beat = StreamsGroupHeartbeatRequest(group_id=group, member_id="m", member_epoch=7, topology=topology)
+        yield Sent(f"streams heartbeat {group} {'without' if topology is None else 'with'} topology", beat, 1)
+    description = StreamsGroupTopologyDescriptionUpdateRequest(
+        group_id=group, member_id="m", topology_epoch=1, topology_description=TopologyDescription()
+    )
+    yield Sent(f"topology of {group}", description, 0)
 
 
 def of_share_states(scene: Scene) -> Iterator[Sent]:
