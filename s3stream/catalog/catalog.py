@@ -504,12 +504,14 @@ class Catalog:
         """
         return await self._read(lambda c: (topics.list_topics(c), detach.list_detached(c)), settled=settled)
 
-    async def list_topic_configs(self, *, settled: bool = False) -> Mapping[bytes, Mapping[str, str]]:
-        """Return the configs of topics by topic id, without topics that have none.
+    async def list_topic_configs(
+        self, topic_ids: Collection[bytes] | None = None, *, settled: bool = False
+    ) -> Mapping[bytes, Mapping[str, str]]:
+        """Return the configs of these topics, or all, by topic id, without topics that have none.
 
         `settled` as in `list_topics_and_detached`.
         """
-        return await self._read(topics.list_topic_configs, settled=settled)
+        return await self._read(lambda c: topics.list_topic_configs(c, topic_ids), settled=settled)
 
     # detach, attach and clone: catalog changes only, no data is touched
 

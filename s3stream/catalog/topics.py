@@ -262,16 +262,19 @@ def _to_partition(
     return PartitionInfo(index, stream_id, leader, leader_epoch, owner, preferred, order)
 
 
-def list_topic_configs(connection: Connection) -> Mapping[bytes, Mapping[str, str]]:
-    """Return the configs of topics by topic id, without topics that have none."""
-    rows = connection.execute(select(topics.c.topic_id, topics.c.configs).where(topics.c.configs != _dump({})))
+def list_topic_configs(
+    connection: Connection, topic_ids: Collection[bytes] | None = None
+) -> Mapping[bytes, Mapping[str, str]]:
+    """Return the configs of these topics, or all, by topic id, without topics that have none."""
+    query = select(topics.c.topic_id, topics.c.configs).where(topics.c.configs != _dump({}))
+    rows = _rows(connection, query, topics.c.topic_id, topic_ids)
     return {topic_id: parse_configs(configs) for topic_id, configs in rows}
 
 
 def _rows(
-    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[str], names: Collection[str] | None
+    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[Any], wanted: Collection[Any] | None
 ) -> Iterable[Row[*tuple[Any, ...]]]:
-    return connection.execute(query) if names is None else select_in(connection, query, column, names)
+    return connection.execute(query) if wanted is None else select_in(connection, query, column, wanted)
 
 
 def open_streams(connection: Connection, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:

@@ -4,6 +4,10 @@ A table's entry there may be behind the table, and is never ahead of it: it is w
 committed. An attempt depends on nothing but these two catalogs, so a successor goes on where another node has stopped.
 The options of a table in our catalog name the other one that has an entry of it. That entry is removed when
 `table.publish` no longer names this catalog, and when the table is dropped.
+
+The other catalog knows nothing of this cluster's fences. A node that was away for long may put back what its successor
+has removed. So each attempt reads our catalog again when it has published, and takes away what has no reason any more:
+the config changes, or the table goes, before its entry does.
 """
 
 import asyncio
@@ -234,7 +238,7 @@ class TablePublisher:
         self._left.pop(topic_id, None)
 
     async def _is_abandoned(self, topic_id: bytes) -> bool:
-        configs = await self._context.catalog.list_topic_configs()
+        configs = await self._context.catalog.list_topic_configs([topic_id])
         return configs.get(topic_id, {}).get(ENABLE) != "true"
 
     async def _publish(self, catalog: ExternalCatalog, info: TableInfo) -> None:
@@ -252,6 +256,17 @@ class TablePublisher:
         finally:
             path.unlink(missing_ok=True)
         await self._context.step("published")
+        if not await self._is_wanted(info, catalog.name):
+            await self._withdraw(info)
+            raise NotFound(f"table {info.name} is published in {catalog.name} no more: it was removed again")
+
+    async def _is_wanted(self, info: TableInfo, name: str) -> bool:
+        """Return whether a table exists whose topic wants it in a catalog, or is gone."""
+        found = await self._tables.of_topic(info.topic_id)
+        if found is None or found.table_id != info.table_id:
+            return False
+        configs = (await self._context.catalog.list_topic_configs([info.topic_id])).get(info.topic_id)
+        return configs is None or configs.get(PUBLISH) == name
 
     async def _withdraw(self, info: TableInfo) -> None:
         """Remove the entry that the options of a table tell of."""

@@ -186,6 +186,8 @@ async def test_configs_are_listed_where_there_are_any(catalog: Catalog) -> None:
     await MetadataNode.started(catalog)
     await catalog.create_topic("u", b"u" * 16, partitions=1, configs={"a": "1"}, leader=NODE_ID, internal=False)
     assert await catalog.list_topic_configs() == {b"u" * 16: {"a": "1"}}
+    assert await catalog.list_topic_configs([b"t" * 16]) == {}
+    assert await catalog.list_topic_configs([b"u" * 16]) == {b"u" * 16: {"a": "1"}}
     await catalog.alter_topic(b"t" * 16, lambda own: own | {"b": "2"})
     await catalog.alter_topic(b"u" * 16, lambda _: {})
     assert await catalog.list_topic_configs() == {b"t" * 16: {"b": "2"}}

@@ -50,13 +50,13 @@ async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> AsyncIterator[Node]:
-    """Start a node that knows three catalogs. There is no folder for the file of `late` yet."""
+    """Start a node that knows four catalogs. There is no folder for the file of `late` yet, and never one of `own`."""
     catalogs = [
         setting
-        for name in ("lake", "pond", "late/late")
+        for name in ("lake", "pond", "late/late", "own/own")
         for setting in (
-            f"{name[:4]}.type=jdbc",
-            f"{name[:4]}.uri=sqlite:///{folder}/{name}.db",
+            f"{name.partition('/')[0]}.type=jdbc",
+            f"{name.partition('/')[0]}.uri=sqlite:///{folder}/{name}.db",
         )
     ]
     async with running_node(
@@ -110,15 +110,27 @@ def upkeep_of(node: Node) -> TableUpkeep:
     return upkeep
 
 
-class Topics:
-    """One topic of a node, which is published in a catalog. The node itself does not know that."""
+OWN = {"table.publish": "own"}
+"""Configs of a topic whose table publishers of a test put into `lake`: the node itself does not reach the catalog."""
 
-    def __init__(self, node: Node, name: str, catalog: str = "lake") -> None:
-        self.node, self.name, self.catalog = node, name, catalog
+
+class Topics:
+    """One topic of a node, as a node knows it: it may be `paused`, and know what it was then."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node, self.name = node, name
+        self._paused: Sequence[TableTopic] | None = None
 
     def committed(self) -> Sequence[TableTopic]:
-        found = [each for each in upkeep_of(self.node).topics.committed() if each.name == self.name]
-        return [replace(each, options=replace(each.options, publish=self.catalog)) for each in found]
+        if self._paused is not None:
+            return self._paused
+        return [each for each in upkeep_of(self.node).topics.committed() if each.name == self.name]
+
+    def pause(self) -> None:
+        self._paused = self.committed()
+
+    def resume(self) -> None:
+        self._paused = None
 
     def followed(self) -> Sequence[TableTopic]:
         return ()
@@ -129,9 +141,18 @@ class Topics:
 
 
 def own_publisher(node: Node, topics: Topics, folder: Path, **changes: Any) -> TablePublisher:
-    """Return a publisher of a topic of `created_slowly`, as another node's."""
-    context = replace(upkeep_of(node).context, folder=folder, **changes)
-    return TablePublisher(context, upkeep_of(node).others, topics, UpkeepStats())
+    """Return a publisher of a topic with the configs `OWN`, as another node's."""
+    upkeep = upkeep_of(node)
+    context = replace(upkeep.context, folder=folder, **changes)
+    lake = replace(upkeep.others.by_name["lake"], name="own")
+    others = replace(upkeep.others, by_name={**upkeep.others.by_name, "own": lake})
+    return TablePublisher(context, others, topics, UpkeepStats())
+
+
+async def leave(node: Node, topic: str, topics: Topics) -> None:
+    """Let a topic be published no more, and return when the node knows it."""
+    await asyncio.to_thread(alter, node, topic, "table.publish", "")
+    await until(lambda: not topics.committed()[0].options.publish, pause_s=0.02)
 
 
 async def test_another_catalog_shows_the_records_of_the_topic(node: Node, topic: str, folder: Path) -> None:
@@ -188,13 +209,13 @@ async def test_an_entry_moves_with_the_config_and_leaves_with_it(node: Node, top
 async def test_a_catalog_that_an_entry_leaves_is_asked_again_after_a_pause(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
-    await created_slowly(node, topic)
+    await created_slowly(node, topic, configs=OWN)
     await sent(node, topic, values(0, 10))
     await finish(own_committer(node, topic, tmp_path / "committer"))
     topics = Topics(node, topic)
     publisher = own_publisher(node, topics, tmp_path / "own")
     await until_done(publisher)
-    topics.catalog = ""
+    await leave(node, topic, topics)
     (folder / "lake.db").rename(folder / "away.db")
     (folder / "lake.db").mkdir()
     try:
@@ -223,7 +244,7 @@ async def test_an_entry_leaves_with_its_table(node: Node, topic: str, folder: Pa
 async def test_an_entry_of_a_kept_table_gets_its_last_version_after_an_outage(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
-    await created_slowly(node, topic, configs={"table.retention": "keep"})
+    await created_slowly(node, topic, configs={"table.retention": "keep", **OWN})
     committer = own_committer(node, topic, tmp_path / "committer")
     await sent(node, topic, values(0, 10))
     await finish(committer)
@@ -253,7 +274,7 @@ async def test_an_entry_of_a_kept_table_gets_its_last_version_after_an_outage(
 async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
-    await created_slowly(node, topic)
+    await created_slowly(node, topic, configs=OWN)
     await sent(node, topic, values(0, 10))
     await finish(own_committer(node, topic, tmp_path / "committer"))
     with closing(SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{tmp_path}/other")) as other:
@@ -266,7 +287,7 @@ async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
         status = publisher.status_of(found.topic_id)
         assert status is not None
         assert re.match(
-            rf"catalog lake: default\.{topic} is another table, or .*: it is left alone; drop", status.error
+            rf"catalog own: default\.{topic} is another table, or .*: it is left alone; drop", status.error
         )
         assert other.load_table(("default", topic)).schema().column_names == ["x"]
         other.drop_table(("default", topic))
@@ -292,7 +313,7 @@ async def passed(pause_s: float) -> None:
 async def test_a_successor_goes_on_where_a_node_has_stopped(
     node: Node, topic: str, folder: Path, tmp_path: Path, step: str
 ) -> None:
-    await created_slowly(node, topic)
+    await created_slowly(node, topic, configs=OWN)
     committer = own_committer(node, topic, tmp_path / "committer")
     await sent(node, topic, values(0, 10))
     await finish(committer)
@@ -309,9 +330,44 @@ async def test_a_successor_goes_on_where_a_node_has_stopped(
     slow = own_publisher(node, topics, tmp_path / "slow", step=overtaken_by(successor, topics))
     await until_done(slow)
     assert await asyncio.to_thread(rows_there, folder, topic) == await consumed(node, topic)
-    topics.catalog = ""
+    await leave(node, topic, topics)
     await until_done(own_publisher(node, topics, tmp_path / "last"))
     assert not is_there(folder, topic), "whoever comes later knows of the entry"
+
+
+@pytest.mark.parametrize("why", ["left", "dropped"])
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_node_that_was_away_puts_no_entry_back(
+    node: Node, topic: str, folder: Path, tmp_path: Path, why: str, *, is_known: bool
+) -> None:
+    """Another one has removed it meanwhile, or had nothing to remove yet."""
+    await created_slowly(node, topic, configs=OWN)
+    await sent(node, topic, values(0, 10))
+    await finish(own_committer(node, topic, tmp_path / "committer"))
+    here, there = Topics(node, topic), Topics(node, topic)
+    successor = own_publisher(node, there, tmp_path / "successor")
+    if is_known:
+        await until_done(successor)
+
+    async def be_away(reached: str) -> None:
+        if reached != "publishing":
+            return
+        here.pause()
+        if why == "left":
+            await leave(node, topic, there)
+        else:
+            async with api_client(node) as api:
+                await api.ask("DELETE", f"/tables/{topic}")
+            await until(lambda: not there.committed(), pause_s=0.02)
+        await until_done(successor)
+        assert not is_there(folder, topic)
+
+    away = own_publisher(node, here, tmp_path / "away", step=be_away)
+    await away.look()
+    assert not is_there(folder, topic)
+    here.resume()
+    await until_done(away)
+    assert not is_there(folder, topic)
 
 
 def overtaken_by(other: TablePublisher, topics: Topics) -> Any:
@@ -327,7 +383,7 @@ def overtaken_by(other: TablePublisher, topics: Topics) -> Any:
 async def test_files_stay_while_another_catalog_is_behind_by_less_than_the_retention(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
-    await created_slowly(node, topic, configs={"table.snapshot.retention.ms": "3600000"})
+    await created_slowly(node, topic, configs={"table.snapshot.retention.ms": "3600000", **OWN})
     now_ms, ago_ms = upkeep_of(node).context.now_ms, 7_500_000
     committer = own_committer(node, topic, tmp_path / "committer", now_ms=lambda: now_ms() - ago_ms)
     await sent(node, topic, values(0, 10))
