@@ -23,6 +23,7 @@ from anabranch.broker.operator.admin.api.tables import (
     TableDescription,
     TableList,
     TablePartition,
+    TablePublication,
     TableRow,
 )
 from tests.console.browser import PHONE, ConsolePage, console_page
@@ -86,7 +87,7 @@ def row(**changes: Any) -> dict[str, Any]:
     return {**found.model_dump(), **changes}
 
 
-def description(**changes: Any) -> TableDescription:
+def description(publication: TablePublication | None = None, **changes: Any) -> TableDescription:
     """A table with a long name of a column, and a partition that is behind."""
     return TableDescription(
         **{"location": "file:///data/table/c/6f72", **row(**changes)},
@@ -107,7 +108,7 @@ def description(**changes: Any) -> TableDescription:
             TablePartition(partition=0, start_offset=0, end_offset=6_000, topic_end_offset=6_000, lag=0),
             TablePartition(partition=1, start_offset=100, end_offset=6_445, topic_end_offset=6_522, lag=77),
         ],
-        publication=None,
+        publication=publication,
         reasons=["field quantity: expected an integer, found a string", "expected JSON: line 1 column 1"],
         unreachable=[],
     )
@@ -260,6 +261,16 @@ def test_what_is_wrong_is_shown_with_its_reasons(console: ConsolePage) -> None:
     expect(page.locator(".reasons")).to_contain_text("expected an integer, found a string")
     console.open("tables")
     expect(page.get_by_role("row", name="orders")).to_contain_text("waits")
+
+
+def test_another_catalog_is_shown_with_its_version_and_error(console: ConsolePage) -> None:
+    there = TablePublication(catalog="lake", version=44, snapshot_id=str(FIRST_ID + 44), lag_ms=12_000, error="no room")
+    with_table(console, description(there))
+    page = console.open("tables/orders")
+    expect(page.locator(".figure", has_text="Published in")).to_have_text("Published inlakeversion 44, behind for 12 s")
+    expect(page.get_by_text("Not published in lake: no room")).to_be_visible()
+    expect(page.get_by_text("Published snapshot")).to_contain_text(str(FIRST_ID + 44))
+    assert console.violations() == []
 
 
 def test_queries_name_the_table_and_the_node(console: ConsolePage) -> None:

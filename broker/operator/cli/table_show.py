@@ -79,6 +79,7 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
     ]
     if (there := found["publication"]) is not None:
         version = "" if there["version"] is None else f", version {there['version']:,}"
+        version += f", snapshot {there['snapshot_id']}" if there["snapshot_id"] else ""
         behind = f", behind for {age_text(there['lag_ms'])}" if there["lag_ms"] else ""
         facts.append(("published", plain(f"in {there['catalog']}{version}{behind}")))
         if there["error"]:

@@ -63,7 +63,7 @@ def expected(
         wait_until(lambda: not behind(url, found), "the tables have all records", timeout_s=120)
         wait_until(lambda: all(is_published(node, name) for name in found), "they are published")
         shown = CliRunner().invoke(main, ["table", "describe", f"{MARKS.name}-jdbc", "--admin", node.admin])
-        assert re.search(r"published +in jdbc, version \d+\n", shown.output), shown.output
+        assert re.search(r"published +in jdbc, version \d+, snapshot \d+\n", shown.output), shown.output
         yield {each.name: expected_rows(each, found[each.name].records) for each in topics}
         cluster.producers.clear()
 
@@ -77,8 +77,8 @@ def is_published(node: NodeProcess, topic: str) -> bool:
         found: dict[str, Any] = json.loads(node.ask(f"/api/v1/tables/{topic}"))
     except urllib.error.URLError:
         return False
-    wanted = {"catalog": topic.rpartition("-")[2], "version": found["version"], "lag_ms": 0, "error": None}
-    return bool(found["publication"] == wanted)
+    wanted = {"catalog": topic.rpartition("-")[2], "version": found["version"], "snapshot_id": found["snapshot_id"]}
+    return bool(found["publication"] == {**wanted, "lag_ms": 0, "error": None})
 
 
 def differences(rows: Mapping[str, Sequence[Row]], expected: Mapping[str, Sequence[Row]]) -> Mapping[str, str]:

@@ -166,7 +166,8 @@ async def test_another_catalog_shows_the_records_of_the_topic(node: Node, topic:
         found = (await api.get(f"/tables/{topic}"))["publication"]
     status = status_of(node, topic)
     assert status is not None
-    assert found == {"catalog": "lake", "version": status.version, "lag_ms": 0, "error": None}
+    shown = {"version": status.version, "snapshot_id": str(status.snapshot_id)}
+    assert found == {"catalog": "lake", **shown, "lag_ms": 0, "error": None}
     samples = await metrics_of(node)
     assert samples.value("anabranch_table_publish_failing", table=topic) == 0
     assert samples.value("anabranch_table_publish_lag_seconds", table=topic) == 0
@@ -286,9 +287,7 @@ async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
         (found,) = topics.committed()
         status = publisher.status_of(found.topic_id)
         assert status is not None
-        assert re.match(
-            rf"catalog own: default\.{topic} is another table, or .*: it is left alone; drop", status.error
-        )
+        assert re.match(rf"catalog own: default\.{topic} is another table, or .*: it is left alone; drop", status.error)
         assert other.load_table(("default", topic)).schema().column_names == ["x"]
         other.drop_table(("default", topic))
     await until_done(publisher)

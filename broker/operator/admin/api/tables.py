@@ -134,6 +134,8 @@ class TablePublication(Model):
     """Its name in the settings of the nodes."""
     version: int | None
     """Version of the table that it shows; null if the committer does not know it."""
+    snapshot_id: SnapshotId | None
+    """Snapshot of that version; null if it is not known, or has expired here."""
     lag_ms: int
     """Time for which it has lacked a version; 0 if it lacks none."""
     error: str | None
@@ -436,7 +438,7 @@ class TableEndpoints:
             **row,
             location=None if info is None else location_of(self._node.stores, info, info.location),
             metadata_location=None if info is None or key is None else location_of(self._node.stores, info, key),
-            publication=None if known is None or not known.catalog else self._publication(known),
+            publication=None if known is None or not known.catalog else self._publication(known, state),
             columns=[
                 Column(id=each["id"], name=each["name"], type=type_text(each["type"]), required=each["required"])
                 for each in (() if metadata is None else current_fields(metadata))
@@ -446,11 +448,13 @@ class TableEndpoints:
             unreachable=sorted(ends.unreachable | live.unreachable),
         )
 
-    def _publication(self, known: LiveTable) -> TablePublication:
+    def _publication(self, known: LiveTable, state: TableState | None) -> TablePublication:
         since_ms = known.lacking_since_ms
+        shown = [each for each in (() if state is None else state.snapshots) if each.version <= known.published_version]
         return TablePublication(
             catalog=known.catalog,
             version=known.published_version or None,
+            snapshot_id=str(shown[-1].snapshot_id) if shown else None,
             lag_ms=max(0, self._serving.now_ms() - since_ms) if since_ms else 0,
             error=known.publish_error or None,
         )

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
 from anabranch.broker.operator.cli import main
+from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.testing import Broker
 from tests.support.events import Event, create_topic, send
 from tests.support.node import NodeProcess
@@ -144,6 +146,14 @@ def test_a_drop_asks_first_and_the_topic_stays(broker: Broker) -> None:
     assert ok(broker, "drop", "gone", typed="y\n") == "dropped table gone; topic gone is no table any more\n"
     assert [each["name"] for each in read(broker, "list") if each["name"] == "gone"] == []
     assert broker.records("gone") == []
+
+
+def test_a_description_says_what_another_catalog_shows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"catalog": "lake", "version": 44, "snapshot_id": "4611", "lag_ms": 12_000, "error": "lake: no room"}
+    call = AdminPort.call
+    monkeypatch.setattr(AdminPort, "call", lambda *given: {**call(*given), "publication": there})
+    shown = ok(broker, "describe", "my-orders")
+    assert re.search(r"published +in lake, version 44, snapshot 4611, behind for .*12.*\n +lake: no room\n", shown)
 
 
 @pytest.mark.slow

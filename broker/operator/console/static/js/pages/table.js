@@ -44,6 +44,7 @@ export function TablePage({ table, query }) {
           <${PageError} error=${poll.error} retry=${poll.refresh} />
           <${Unreachable} nodes=${found.unreachable} />
           ${found.last_error && html`<p class="warning-line" role="status">The table waits: ${found.last_error}</p>`}
+          ${found.publication?.error && html`<p class="warning-line" role="status">Not published in ${found.publication.catalog}: ${found.publication.error}</p>`}
           <${Summary} table=${found} />
           ${found.version > 0 &&
           html`
@@ -67,6 +68,12 @@ export function TablePage({ table, query }) {
   `;
 }
 
+/** The catalog that shows the table, too, and what it shows. */
+function publishedIn({ catalog, version, lag_ms }) {
+  const shown = version === null ? "nothing yet" : `version ${number(version)}`;
+  return ["Published in", html`<${Name} text=${catalog} />`, lag_ms > 0 ? `${shown}, behind for ${duration(lag_ms)}` : shown];
+}
+
 function Summary({ table }) {
   const topic = table.topic && html`<a href=${href(["topics", table.topic])}><${Name} text=${table.topic} /></a>`;
   return html`
@@ -77,13 +84,15 @@ function Summary({ table }) {
         ["Lag", number(table.lag), table.lag > 0 && table.lag_ms !== null ? `the first waits for ${duration(table.lag_ms)}` : "offsets that are not in it yet"],
         ["Errors", number(table.error_rows), "rows that were not decoded"],
         ["Last snapshot", table.committed_ms === null ? "none yet" : html`<${Time} at_ms=${table.committed_ms} />`, `${count(table.version, "commit")} in all`],
+        ...(table.publication === null ? [] : [publishedIn(table.publication)]),
       ]}
     />
     <p class="note">
       ${topic ? html`Of the topic ${topic}. ` : "Its topic is gone, the table stays. "}
       ${!table.enabled && topic ? "The topic is no table any more: no rows are added. " : ""}
       ${table.committer !== null && html`Node ${table.committer} commits it. `}
-      ${table.table_id && html`Table id <code>${table.table_id}</code>`}
+      ${table.table_id && html`Table id <code>${table.table_id}</code>. `}
+      ${table.publication?.snapshot_id && html`Published snapshot <code>${table.publication.snapshot_id}</code>.`}
     </p>
     ${table.snapshot_id === null &&
     html`<${Empty} title="The table has no rows yet.">
