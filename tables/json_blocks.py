@@ -104,7 +104,8 @@ def _read(texts: pa.BinaryArray, schema: pa.StructType, zone: str) -> pa.StructA
     if lines.size > BYTES_MAX:
         return None
     body = b"".join((lines, b"\n"))
-    if any(name in body for name in (b"NaN", b"Inf")) and NO_NUMBER.search(body):
+    # Most texts have not even the letter, and one byte is found 50 times as fast as three.
+    if any(name[:1] in body and name in body for name in (b"NaN", b"Inf")) and NO_NUMBER.search(body):
         return None
     try:
         _check_utf8(lines)
