@@ -28,7 +28,7 @@ from anabranch.tables.registry import SchemaRegistry
 from anabranch.tables.requests import Finding, Question, Registry
 from anabranch.tables.rows import RECORD_SCHEMA, RowMaker
 from anabranch.tables.schema import decode_schema, encode_schema, numbered
-from anabranch.tables.snapshots import OFFSETS, TOPIC_ID
+from anabranch.tables.snapshots import OFFSETS, OFFSETS_OF, TOPIC_ID
 from anabranch.tables.upkeep.options import DEFAULTS, ENABLE, TableOptions
 
 EARLIEST: Final = -2
@@ -113,11 +113,19 @@ def _snapshot(spark: SparkSession, table: str) -> _Snapshot:
     """Return the current snapshot. Raises TailError."""
     newest = spark.read.table(f"{table}.snapshots").orderBy(f.desc("committed_at")).limit(1)
     for snapshot_id, summary in newest.select("snapshot_id", "summary").collect():
+        noted = summary if OFFSETS in summary else _properties(spark, table)
         for name in (OFFSETS, TOPIC_ID):
-            if name not in summary:
+            if name not in noted:
                 raise TailError(f"{table} is not the table of a topic: its snapshot has no {name}")
-        return _Snapshot(snapshot_id, json.loads(summary[OFFSETS]), summary[TOPIC_ID])
+        if noted.get(OFFSETS_OF, str(snapshot_id)) != str(snapshot_id):
+            raise TailError(f"{table} has changed meanwhile: try again")
+        return _Snapshot(snapshot_id, json.loads(noted[OFFSETS]), noted[TOPIC_ID])
     return _Snapshot(0, {}, "")
+
+
+def _properties(spark: SparkSession, table: str) -> Mapping[str, str]:
+    """Return the properties of a table: in another REST catalog they say what the snapshot says in ours."""
+    return {row.key: row.value for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
 
 
 def _describe(options: Mapping[str, str], topic: str) -> _Topic:

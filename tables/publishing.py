@@ -5,7 +5,8 @@ it: readers see the one or the other, and nobody else's change is lost.
 
     jdbc    the row of the table points to our own metadata.json
     rest    the catalog has metadata of its own, to which the missing schemas and snapshots are added, and from which
-            expired snapshots are removed
+            expired snapshots are removed. What we note in a snapshot grows with partitions, and nobody shortens it
+            there later: the table's properties have it, of the current snapshot alone
 
 What is there is known by its names: those of files in the folder of the table are made by its nodes alone, and their
 ids grow. A version that is older than what the catalog has is refused: another node was faster, and this one finds the
@@ -35,7 +36,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Snapshot, Summary
 from pyiceberg.table.update import AssertCreate, AssertRefSnapshotId, AssertTableUUID, TableRequirement, TableUpdate
 from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
@@ -44,6 +45,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 
 from anabranch.tables.errors import ExternalCatalogError, ForeignTableError, PublishError
 from anabranch.tables.publication import ExternalCatalog, Place, Publish, Withdraw
+from anabranch.tables.snapshots import NOTES, OFFSETS, OFFSETS_OF, TOPIC_ID
 
 HTTP_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10
@@ -319,12 +321,17 @@ def step_to(ours: TableMetadata, theirs: TableMetadata, table: Place) -> list[Up
             changes = {
                 "schema_id": None if each.schema_id is None else ids[each.schema_id],
                 "timestamp_ms": last_ms,
+                "summary": _without_notes(each.summary),
             }
             updates.append({"action": "add-snapshot", "snapshot": each.model_copy(update=changes)})
     snapshot_id = ours.current_snapshot_id
     if snapshot_id is not None and snapshot_id != theirs.current_snapshot_id:
         main = {"ref-name": MAIN_BRANCH, "type": "branch", "snapshot-id": snapshot_id}
         updates.append({"action": "set-snapshot-ref", **main})
+        current = ours.snapshot_by_id(snapshot_id)
+        summary = {} if current is None or current.summary is None else current.summary.additional_properties
+        noted = {name: summary[name] for name in (OFFSETS, TOPIC_ID) if name in summary}
+        updates.append({"action": "set-properties", "updates": {**noted, OFFSETS_OF: str(snapshot_id)}})
     kept = {each.snapshot_id for each in ours.snapshots}
     kept |= {ref.snapshot_id for name, ref in theirs.refs.items() if name != MAIN_BRANCH}
     # One by one: catalogs before Iceberg 1.9 take no more.
@@ -334,6 +341,14 @@ def step_to(ours: TableMetadata, theirs: TableMetadata, table: Place) -> list[Up
         if each.snapshot_id not in kept and _is_ours(each, table)
     ]
     return updates
+
+
+def _without_notes(summary: Summary | None) -> Summary | None:
+    """Return a summary as engines write it."""
+    if summary is None:
+        return None
+    theirs = {name: text for name, text in summary.additional_properties.items() if not name.startswith(NOTES)}
+    return Summary(summary.operation, **theirs)
 
 
 def _sequence(snapshot: Snapshot) -> int:

@@ -10,12 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from anabranch.tables.ranges import PartitionRange
 
+NOTES: Final = "anabranch."
+"""Beginning of our names in the summary of a snapshot."""
 OFFSETS: Final = "anabranch.offsets"
 """Entry of a snapshot's summary: the end of each partition in the table, as JSON."""
 TOPIC_ID: Final = "anabranch.topic-id"
 """Entry of the current snapshot's: id of the topic whose offsets these are, as Kafka's tools write it."""
 CLEANED: Final = "anabranch.cleaned"
 """Entry of the current snapshot's: ids of the objects of log compaction that the table shows, by partition, as JSON."""
+OFFSETS_OF: Final = "anabranch.offsets-of"
+"""Property of a table in another catalog, which has the two first ones as properties, too: id of their snapshot."""
 
 
 class Target(NamedTuple):

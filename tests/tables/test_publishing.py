@@ -23,6 +23,7 @@ from anabranch.tables.errors import ExternalCatalogError, ForeignTableError, Pub
 from anabranch.tables.publication import ExternalCatalog, Place, Publish, Withdraw
 from anabranch.tables.publishing import publish, withdraw
 from anabranch.tables.schema import KAFKA
+from anabranch.tables.snapshots import CLEANED, OFFSETS, OFFSETS_OF, TOPIC_ID
 from tests.support.postgres import PostgresServer
 from tests.support.rest_catalog import rest_catalog
 from tests.tables.versions import TABLE_ID, TableFolder, kafka_rows
@@ -211,6 +212,20 @@ def test_a_table_is_taken_out_and_its_files_stay(there: Elsewhere, table: Folder
     assert all(each.exists() for each in files)
     publish(request(there, table))
     assert read(there) == wanted(range(3))
+
+
+@pytest.mark.parametrize("there", ["rest"], indirect=True)
+def test_what_grows_with_partitions_is_there_of_the_current_snapshot_alone(there: Elsewhere, table: Folder) -> None:
+    """No version of the server's metadata is shortened later, as ours is."""
+    for at in range(3):
+        table.append(range(at, at + 1), summary={OFFSETS: f'{{"0":{at + 1}}}', TOPIC_ID: "a topic", CLEANED: "{}"})
+        publish(request(there, table))
+    found = there.open().load_table(there.name)
+    names = [set(each.summary.additional_properties) for each in found.metadata.snapshots if each.summary is not None]
+    assert [any(name.startswith("anabranch.") for name in some) for some in names] == [False] * 3
+    assert all("total-records" in some for some in names)
+    noted = {name: text for name, text in found.properties.items() if name.startswith("anabranch.")}
+    assert noted == {OFFSETS: '{"0":3}', TOPIC_ID: "a topic", OFFSETS_OF: str(snapshots(there)[-1])}
 
 
 @pytest.mark.parametrize("there", ["rest"], indirect=True)

@@ -41,31 +41,34 @@ def addresses(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def expected(
-    addresses: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mapping[str, Sequence[Row]]]:
-    """Rows of published topics, by name."""
+def node(addresses: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("node")
     config = folder / "node.toml"
     config.write_text(
         "".join(f'[table_catalogs.{name}]\ntype = "{name}"\nuri = "{uri}"\n' for name, uri in addresses.items())
     )
-    with NodeProcess(folder, wal_capacity_bytes=64 << 20, storage_upload_age_ms=200, config=config) as node:
-        cluster = Cluster(node.bootstrap, None)
-        for catalog, topics in TOPICS.items():
-            for topic in topics:
-                published(topic, catalog).create(cluster)
-                topic.send(topic, cluster)
-        node.wait_uploaded()
-        topics = [topic for some in TOPICS.values() for topic in some]
-        found = {each.name: committed_records(node.bootstrap, each.name, each.partitions) for each in topics}
-        url = f"http://{node.admin}/iceberg"
-        wait_until(lambda: not behind(url, found), "the tables have all records", timeout_s=120)
-        wait_until(lambda: all(is_published(node, name) for name in found), "they are published")
-        shown = CliRunner().invoke(main, ["table", "describe", f"{MARKS.name}-jdbc", "--admin", node.admin])
-        assert re.search(r"published +in jdbc, version \d+, snapshot \d+\n", shown.output), shown.output
-        yield {each.name: expected_rows(each, found[each.name].records) for each in topics}
-        cluster.producers.clear()
+    with NodeProcess(folder, wal_capacity_bytes=64 << 20, storage_upload_age_ms=200, config=config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(node: NodeProcess) -> Mapping[str, Sequence[Row]]:
+    """Rows of published topics, by name."""
+    cluster = Cluster(node.bootstrap, None)
+    for catalog, some in TOPICS.items():
+        for topic in some:
+            published(topic, catalog).create(cluster)
+            topic.send(topic, cluster)
+    node.wait_uploaded()
+    topics = [topic for some in TOPICS.values() for topic in some]
+    found = {each.name: committed_records(node.bootstrap, each.name, each.partitions) for each in topics}
+    url = f"http://{node.admin}/iceberg"
+    wait_until(lambda: not behind(url, found), "the tables have all records", timeout_s=120)
+    wait_until(lambda: all(is_published(node, name) for name in found), "they are published")
+    shown = CliRunner().invoke(main, ["table", "describe", f"{MARKS.name}-jdbc", "--admin", node.admin])
+    assert re.search(r"published +in jdbc, version \d+, snapshot \d+\n", shown.output), shown.output
+    cluster.producers.clear()
+    return {each.name: expected_rows(each, found[each.name].records) for each in topics}
 
 
 def published(topic: TableTopic, catalog: str) -> TableTopic:
@@ -104,12 +107,15 @@ def test_pyiceberg_finds_the_consumer_s_rows(
 @pytest.mark.spark
 @pytest.mark.parametrize("catalog", TOPICS)
 def test_spark_finds_the_consumer_s_rows(
+    node: NodeProcess,
     expected: Mapping[str, Sequence[Row]],
     addresses: Mapping[str, str],
     catalog: str,
     tmp_path: Path,
     spark: "SparkSession",
 ) -> None:
+    from anabranch.spark.table_tail import table_and_tail
+
     # Spark's name of a JDBC catalog is that in the database. A session keeps the catalogs that it has once used.
     name, uri = ("jdbc", addresses["jdbc"]) if catalog == "jdbc" else (f"published_{tmp_path.name}", addresses["rest"])
     settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": catalog, ".uri": uri}
@@ -122,3 +128,6 @@ def test_spark_finds_the_consumer_s_rows(
         each.name: spark.read.table(f"{name}.default.`{each.name}`").toArrow().to_pylist() for each in TOPICS[catalog]
     }
     assert differences(rows, expected) == {}
+    last = TOPICS[catalog][-1].name
+    both = table_and_tail(spark, f"{name}.default.`{last}`", {"kafka.bootstrap.servers": node.bootstrap})
+    assert differences({last: both.toArrow().to_pylist()}, expected) == {}
