@@ -50,6 +50,8 @@ class Decoder:
     column: DecodeColumn
     message: str | None = None
     """Protobuf: full name of the message."""
+    framing: Framing = Framing.NONE
+    """Place of the id of a schema; for one in a header, `column` takes what `header_ids.with_header_ids` returns."""
 
 
 def schema_text(schema: RegisteredSchema | bytes, kind: str) -> str:

@@ -75,6 +75,10 @@ class Framing(StrEnum):
         raise NotDecodableError(f"no id of {self}: {len(value)} bytes that begin with {value[:5].hex()!r}")
 
 
+CONFLUENTS: Final = (Framing.NONE, Framing.CONFLUENT, Framing.CONFLUENT_HEADER)
+"""Those that values of protobuf may have: their messages are found by what Confluent's serialiser puts before them."""
+
+
 def _unfolded(compression: int, body: bytes) -> bytes:
     if compression == GLUE_PLAIN:
         return body

@@ -18,7 +18,7 @@ from anabranch.tables.decoding import (
     schema_text,
 )
 from anabranch.tables.errors import SchemaError, UnknownSchemaError
-from anabranch.tables.framing import Framing
+from anabranch.tables.framing import CONFLUENTS, Framing
 from anabranch.tables.json_schema import json_schema_type
 from anabranch.tables.registry import RegisteredSchema, SchemaRegistry
 from anabranch.tables.requests import RAW, Asked, Finding, Part, Question, Registry
@@ -57,7 +57,13 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
     if asked.schema is not None:
         if asked.format == "auto":
             raise SchemaError("the format auto is that of the registry's schema: name the format of the file")
-        part = Part(asked.format, asked.schema, message=asked.message, encodings=asked.encodings)
+        part = Part(
+            asked.format,
+            asked.schema,
+            framing=asked.framing or Framing.NONE,
+            message=asked.message,
+            encodings=asked.encodings,
+        )
     elif asked.format == "json" and registry is None:
         part = Part("json")
     else:
@@ -72,7 +78,7 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
         part = Part(
             _format_of(schema) if asked.format == "auto" else asked.format,
             schema,
-            has_header=True,
+            framing=asked.framing or Framing.CONFLUENT,
             # A version with further messages does not change which one it is.
             message=asked.message or (before.message if before is not None else None),
             registry=asked.registry,
@@ -85,6 +91,11 @@ def find(asked: Asked, registry: SchemaRegistry | None, before: Part | None = No
 
 def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
     """Return the decoder of a part; None if the bytes stay as they are. Raises SchemaError."""
+    decoder = _decoder_of(part, registry)
+    return None if decoder is None else replace(decoder, framing=part.framing)
+
+
+def _decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
     if part.format == "raw":
         return None
     if part.format == "none":
@@ -92,7 +103,7 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
     if part.schema is None:
         assert part.format == "json", "the only format whose values can be read without one"
         return json_text_decoder()
-    framing = Framing.CONFLUENT if part.has_header else Framing.NONE
+    framing = part.framing
     match part.format:
         case "json":
             text = schema_text(part.schema, "JSON")
@@ -105,6 +116,8 @@ def decoder_of(part: Part, registry: SchemaRegistry | None) -> Decoder | None:
         case "avro":
             return avro_decoder(part.schema, registry, framing=framing)
         case "protobuf":
+            if framing not in CONFLUENTS:
+                raise SchemaError("messages of protobuf are found by Confluent's headers only: set another framing")
             return protobuf_decoder(part.schema, registry, framing=framing, message=part.message)
 
 

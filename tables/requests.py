@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from anabranch.s3stream.object.format import IndexEntry
+from anabranch.tables.framing import Framing
 from anabranch.tables.ranges import PartitionRange
 from anabranch.tables.registry import RegisteredSchema
 
@@ -39,6 +40,8 @@ class Asked:
     """protobuf: full name of the message."""
     encodings: Mapping[str, str] = field(default_factory=dict)
     """json: names or patterns of encodings of some fields, by path (see `encodings`)."""
+    framing: Framing | None = None
+    """Place of the id of a record's schema; None: Confluent's with a registry, and otherwise there is none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -47,7 +50,9 @@ class Asked:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Asked":
         """Return what `to_json` was given."""
-        return cls(**dict(found) | {"schema": _bytes(found["schema"]), "registry": _registry(found)})
+        framing = None if found["framing"] is None else Framing(found["framing"])
+        parts = {"schema": _bytes(found["schema"]), "registry": _registry(found), "framing": framing}
+        return cls(**dict(found) | parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Part:
     format: Literal["raw", "json", "avro", "protobuf", "none"]
     """`none`: nothing is decoded, for the `reason`."""
     schema: RegisteredSchema | bytes | None = None
-    has_header: bool = False
+    framing: Framing = Framing.NONE
+    """Place of the id of a record's schema."""
     message: str | None = None
     registry: Registry | None = None
     """Place of the schemas that records were written with."""
@@ -82,7 +88,8 @@ class Part:
             schema = RegisteredSchema(**schema | {"references": references})
         else:
             schema = _bytes(schema)
-        return cls(**dict(found) | {"schema": schema, "registry": _registry(found)})
+        parts = {"schema": schema, "registry": _registry(found), "framing": Framing(found["framing"])}
+        return cls(**dict(found) | parts)
 
 
 RAW = Part("raw")

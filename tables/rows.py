@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from anabranch.tables.blocks import COLUMN_TYPES
 from anabranch.tables.conform import conform
 from anabranch.tables.decoding import Decoder
+from anabranch.tables.framing import RecordPart
+from anabranch.tables.header_ids import with_header_ids
 from anabranch.tables.schema import KAFKA, RAW_VALUE
 from anabranch.tables.values import ERROR_CHARS_MAX
 
@@ -33,7 +35,8 @@ class RowMaker:
     def rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of records (`RECORD_SCHEMA`), in their order."""
         values, keys, errors = records["value"], records["key"], records["error"]
-        data, value_errors = _decoded(self.value, _where(errors.is_null(), values))
+        headers = records["headers"]
+        data, value_errors = _decoded(self.value, _where(errors.is_null(), values), headers, "value")
         if self.value is None:
             data = pa.StructArray.from_arrays([data], names=[RAW_VALUE])
         columns = pa.struct([part for part in self.schema if part.name != KAFKA])
@@ -41,14 +44,14 @@ class RowMaker:
         errors = _joined(errors, value_errors)
         wanted = self.schema.field(KAFKA).type
         key_type = wanted.field("key").type if wanted.get_field_index("key") >= 0 else pa.struct([])
-        key, key_errors = _fitted(*_decoded(self.key, keys), key_type)
+        key, key_errors = _fitted(*_decoded(self.key, keys, headers, "key"), key_type)
         kafka = {
             "partition": records["partition"],
             "offset": records["offset"],
             "timestamp": records["timestamp"],
             "timestamp_type": records["timestampType"],
             "key": key,
-            "headers": records["headers"],
+            "headers": headers,
             "error": _joined(errors, pc.binary_join_element_wise("key: ", key_errors, "")),
             "value_raw": _where(errors.is_valid(), values),
             "key_raw": _where(key_errors.is_valid(), keys),
@@ -75,10 +78,14 @@ def _joined(errors: pa.Array, others: pa.Array) -> pa.Array:
     return pc.coalesce(pc.binary_join_element_wise(errors, others, "; "), errors, others)
 
 
-def _decoded(decoder: Decoder | None, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _decoded(
+    decoder: Decoder | None, values: pa.Array, headers: pa.Array, part: RecordPart
+) -> tuple[pa.Array, pa.Array]:
     """Return values as their decoder's type, null where they cannot be decoded, and the errors."""
     if decoder is None:
         return values, pa.nulls(len(values), pa.string())
+    if decoder.framing.uses_headers:
+        values = with_header_ids(values, headers, decoder.framing, part)
     decoded = decoder.column(values)
     return decoded.field("data"), decoded.field("error")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 from anabranch.s3stream.catalog.table_values import TableRetention
+from anabranch.tables.framing import CONFLUENTS, Framing
 from anabranch.tables.requests import Asked, Registry
 
 Format = Literal["raw", "json", "avro", "protobuf", "auto"]
@@ -15,6 +16,7 @@ Codec = Literal["zstd", "lz4", "snappy", "gzip", "none"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 RETENTIONS: Final[Mapping[str, TableRetention]] = {"topic": TableRetention.TOPIC, "keep": TableRetention.KEEP}
 CODECS: Final[tuple[str, ...]] = get_args(Codec)
+FRAMINGS: Final = tuple(map(str, Framing))
 ENABLE: Final = "table.enable"
 COMMIT_INTERVAL_MS: Final = "table.commit.interval.ms"
 COMPRESSION_TYPE: Final = "table.compression.type"
@@ -31,11 +33,13 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "table.value.subject": "",
     "table.value.message": "",
     "table.value.encodings": "",
+    "table.value.framing": "",
     "table.key": "raw",
     "table.key.schema": "",
     "table.key.subject": "",
     "table.key.message": "",
     "table.key.encodings": "",
+    "table.key.framing": "",
     COMMIT_INTERVAL_MS: "60000",
     COMPRESSION_TYPE: "zstd",
     TARGET_FILE_BYTES: "268435456",
@@ -59,6 +63,8 @@ class PartOptions:
     """protobuf: full name of the message; empty: the first one."""
     encodings: str = ""
     """json: an object of JSON with the encodings of some fields, by path; empty: none."""
+    framing: str = ""
+    """Name of a `Framing`: place of the id of a record's schema. Empty: Confluent's with a registry, else none."""
 
     @classmethod
     def parse(cls, prefix: str, value: Callable[[str], str]) -> "PartOptions":
@@ -66,7 +72,7 @@ class PartOptions:
         found = value(prefix)
         if found not in FORMATS:
             raise ValueError(f"{prefix}={found}: expected one of {', '.join(FORMATS)}")
-        names = ("schema", "subject", "message", "encodings")
+        names = ("schema", "subject", "message", "encodings", "framing")
         options = cls(cast("Format", found), *(value(f"{prefix}.{name}") for name in names))
         if options.schema and found in {"raw", "auto"}:
             raise ValueError(f"{prefix}.schema: set, but {prefix}={found} uses none: name the format of the schema")
@@ -80,7 +86,23 @@ class PartOptions:
             options.encodings_by_path()
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{prefix}.encodings: {error}") from None
+        if (problem := options._problem_of_framing()) is not None:
+            raise ValueError(f"{prefix}.framing={options.framing}: {problem}")
         return options
+
+    def _problem_of_framing(self) -> str | None:
+        """Return why the framing cannot be used; None: it can."""
+        if not self.framing:
+            return None
+        if self.framing not in FRAMINGS:
+            return f"expected one of {', '.join(FRAMINGS)}"
+        if self.format == "raw" or (self.format == "json" and not (self.schema or self.subject)):
+            return "set, but there is no schema"
+        if self.format == "protobuf" and self.framing not in CONFLUENTS:
+            return "messages of protobuf are found by Confluent's headers only"
+        if self.framing == Framing.GLUE and not self.schema:
+            return "the registry of Glue is not asked: set the schema"
+        return None
 
     def schema_bytes(self) -> bytes | None:
         """Return the contents of the schema file; None: there is none. Raises binascii.Error."""
@@ -105,6 +127,7 @@ class PartOptions:
             self.subject or default_subject,
             self.message or None,
             self.encodings_by_path(),
+            Framing(self.framing) if self.framing else None,
         )
 
 

@@ -3,9 +3,11 @@
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -14,10 +16,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from anabranch.protocol.records import Record, build_batch
 from anabranch.tables.errors import RegistryError, SchemaError
+from anabranch.tables.framing import Framing
 from anabranch.tables.parts import answer, find
 from anabranch.tables.protobuf import find_message, registered_set
 from anabranch.tables.registry import UNKNOWN_MAX, SchemaRegistry
-from anabranch.tables.requests import Asked, Part, Question, Registry
+from anabranch.tables.requests import Asked, Part, Question, Registry, Share
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.tables.shares import RAW, made, question, share_of
 
@@ -129,6 +132,8 @@ def test_protobuf_by_the_newest_schema(tmp_path: Path) -> None:
         first = server.add("t-value", "message ...", "PROTOBUF", serialized=file.SerializeToString())
         part = find(asked(server), SchemaRegistry(server.url))
         assert (part.format, part.message) == ("protobuf", "air.Flight")
+        with pytest.raises(SchemaError, match="by Confluent's headers only"):
+            find(replace(asked(server), framing=Framing.APICURIO_HEADER), SchemaRegistry(server.url))
         file.message_type.add(name="Other")
         server.add("t-value", "message ...", "PROTOBUF", serialized=file.SerializeToString())
         # A further message does not change which one it is.
@@ -159,6 +164,40 @@ def test_json_with_a_header(tmp_path: Path) -> None:
     assert errors[2].startswith("not JSON at character 1")
     assert errors[4] == "no schema header: 2 bytes that begin with '0000'"
     assert (errors[0], errors[3], errors[5]) == (None, None, None)
+
+
+def test_ids_of_schemas_are_found_in_headers_of_records(tmp_path: Path) -> None:
+    guid, body = UUID(int=7), avro(FLIGHT, {"carrier": "AA", "delay": 4})
+    framing = Framing.CONFLUENT_HEADER
+    of_value, of_key = ((f"__{part}_schema_id", b"\1" + guid.bytes) for part in ("value", "key"))
+    with running_registry() as server:
+        for subject in ("t-value", "t-key"):
+            server.add(subject, NEWER)
+        server.guids[str(guid)] = {"schema": json.dumps(FLIGHT)}
+        value, key = (replace(asked(server, subject=f"t-{part}"), framing=framing) for part in ("value", "key"))
+        asking = Question(value, key)
+        assert Question.from_json(json.loads(json.dumps(asking.to_json()))) == asking
+        records = [Record(body, body, 5, (of_key, of_value)), Record(body, body, 5, (of_key,)), Record(None, None, 5)]
+        share = share_of(tmp_path, [bytes(build_batch(records))], question(value, key))
+        assert Share.from_json(json.loads(json.dumps(share.to_json()))) == share
+        _, rows = made(share)
+    found = {"carrier": "AA", "delay": 4, "gate": None}
+    assert [row["carrier"] for row in rows] == ["AA", None, None]
+    assert [row["_kafka"]["key"] for row in rows] == [found, found, None]
+    assert [row["_kafka"]["value_raw"] for row in rows] == [None, body, None]
+    assert rows[1]["_kafka"]["error"] == f"no schema header: {len(body)} bytes that begin with '{body[:5].hex()}'"
+    assert (rows[0]["_kafka"]["error"], rows[2]["_kafka"]["error"]) == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_values_of_glue_are_read_with_the_schema_of_a_config(tmp_path: Path, kind: Any) -> None:
+    schema = FLIGHT if kind == "avro" else {"properties": {"carrier": {"type": "string"}}}
+    body = avro(FLIGHT, {"carrier": "AA", "delay": 4}) if kind == "avro" else b'{"carrier": "AA"}'
+    before = bytes([3, 0]) + UUID(int=7).bytes
+    finding = question(Asked(kind, json.dumps(schema).encode(), framing=Framing.GLUE))
+    _, rows = made(share_of(tmp_path, [batch_of([before + body, body, None])], finding))
+    assert [row["carrier"] for row in rows] == ["AA", None, None]
+    assert rows[1]["_kafka"]["error"].startswith("no id of glue: ")
 
 
 def test_keys_are_decoded_too(tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ def _table_part(part: str, records: str) -> tuple[ConfigDef, ...]:
             'field, such as `{"at": "milliseconds", "day": "%d/%m/%Y"}`.',
         ),
         _def(
+            f"{name}.framing",
+            _S,
+            "",
+            f"Place of the id of the schema of {records}: `none`, `confluent` (before them), `confluent-header`, "
+            "`apicurio-8-byte`, `apicurio-header` or `glue`. Empty: `confluent` if the schema is in the registry, else "
+            "`none`.",
+        ),
+        _def(
             f"{name}.message",
             _S,
             "",

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from anabranch.protocol.records import Record, build_batch
 from anabranch.spark.pipeline.decode import make_decoding
 from anabranch.spark.pipeline.sections import DecodeSection
+from anabranch.tables.framing import Framing
 from anabranch.tables.requests import Asked
 from tests.tables.shares import made, question, share_of
 from tests.tables.test_share import GOOD, HOSTILE, SCHEMA
@@ -31,7 +32,7 @@ def test_each_value_is_the_same_row_or_has_the_same_error(spark: SparkSession, t
     decoded = given.withColumn("_d", decoding.column(f.col("value"))).select("at", f.to_json("_d.data"), "_d.error")
     by_spark = [(row[1], row[2]) for row in decoded.orderBy("at").collect()]
     finding = question(Asked("json", schema))
-    part = finding.value if header == "none" else replace(finding.value, has_header=True)
+    part = finding.value if header == "none" else replace(finding.value, framing=Framing.CONFLUENT)
     share = share_of(
         tmp_path, [bytes(build_batch([Record(None, value, 5) for value in values]))], replace(finding, value=part)
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from anabranch.s3stream.catalog.table_values import TableRetention
+from anabranch.tables.framing import Framing
 from anabranch.tables.requests import Asked, Registry
 from anabranch.tables.upkeep.options import DEFAULTS, PartOptions, TableOptions
 
@@ -34,6 +35,7 @@ def test_every_config_counts() -> None:
             "table.value.message": "shop.Order",
             "table.key": "avro",
             "table.key.subject": "keys",
+            "table.key.framing": "apicurio-8-byte",
             "table.commit.interval.ms": "1000",
             "table.target.file.bytes": "2000",
             "table.snapshot.retention.ms": "3000",
@@ -45,7 +47,9 @@ def test_every_config_counts() -> None:
     assert found.value.asked("orders-value", REGISTRY) == Asked(
         "protobuf", b"descriptors", None, "orders-value", "shop.Order"
     )
-    assert found.key.asked("orders-key", REGISTRY) == Asked("avro", None, REGISTRY, "keys")
+    assert found.key.asked("orders-key", REGISTRY) == Asked(
+        "avro", None, REGISTRY, "keys", framing=Framing.APICURIO_8_BYTE
+    )
     assert (found.commit_interval_ms, found.target_file_bytes, found.snapshot_retention_ms) == (1000, 2000, 3000)
     assert (found.retention, found.codec) == (TableRetention.KEEP, "lz4")
 
@@ -89,6 +93,19 @@ def test_only_those_with_a_registered_schema_ask_the_registry(part: PartOptions,
         (
             {"table.value": "json", "table.value.schema": "{}", "table.value.encodings": "at"},
             "table.value.encodings: Expecting value",
+        ),
+        (
+            {"table.value": "avro", "table.value.framing": "x"},
+            "table.value.framing=x: expected one of none, confluent,",
+        ),
+        ({"table.key": "json", "table.key.framing": "none"}, "table.key.framing=none: set, but there is no schema"),
+        (
+            {"table.value": "avro", "table.value.framing": "glue"},
+            "table.value.framing=glue: the registry of Glue is not",
+        ),
+        (
+            {"table.value": "protobuf", "table.value.framing": "apicurio-header"},
+            "table.value.framing=apicurio-header: messages of protobuf are found by Confluent's headers only",
         ),
         ({"table.retention": "delete"}, "table.retention=delete: expected one of topic, keep"),
     ],
