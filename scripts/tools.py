@@ -42,6 +42,8 @@ module that can be installed."""
 OTELCOL_MAIN = Path(__file__).parent / "otelcol" / "main.go"
 FRANZ_SR = "github.com/twmb/franz-go/pkg/sr@v1.8.0"
 REGISTRY_MAIN = Path(__file__).parent / "registry_client" / "main.go"
+FRANZ_KGO = "github.com/twmb/franz-go/pkg/kgo@v1.22.3"
+SHARE_MAIN = Path(__file__).parent / "share_client" / "main.go"
 KAFKA_VERSION = "4.4.0"
 CONNECT_VERSION = "4.3.1"
 """Version of Connect with its connectors, and of the examples: 4.4.0's are not in every copy of Maven Central."""
@@ -96,6 +98,7 @@ GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
     "minio": (MINIO,),
     "otelcol": (OTELCOL_MAIN, *OTELCOL_MODULES),
     "registry-client": (REGISTRY_MAIN, FRANZ_SR),
+    "share-client": (SHARE_MAIN, FRANZ_KGO),
     "versitygw": (VERSITYGW,),
 }
 """Modules and files that programs in Go are built from."""
@@ -285,6 +288,12 @@ def fetch_registry_client(work: Path) -> None:
     build_go(work, REGISTRY_MAIN, (FRANZ_SR,), "registry-client")
 
 
+def fetch_share_client(work: Path) -> None:
+    """Build a program of a share consumer in Go."""
+    need("go", "Go", "tests with a share consumer in Go")
+    build_go(work, SHARE_MAIN, (FRANZ_KGO,), "share-client")
+
+
 def fetch_kafka(work: Path) -> None:
     """Install Apache Kafka with its command line tools."""
     need("mvn", "Maven", "tests with Apache Kafka's own tools")
@@ -467,6 +476,7 @@ TOOLS = (
         lambda: existing(go_program("registry-client")),
         fetch_registry_client,
     ),
+    Tool("share-client", "share consumer in Go", lambda: existing(go_program("share-client")), fetch_share_client),
     go_tool("helm", "Helm", "helm", "tests of the Helm chart"),
     go_tool("actionlint", "checks of workflows", "actionlint", "checks of workflows"),
     environment_tool("packaging", "checks of packages"),

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from tests.interop.test_java import run
 from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
+from tests.support.tools import share_client
 
 pytestmark = pytest.mark.interop
 
@@ -25,7 +26,11 @@ RECORDS = 200
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with NodeProcess(tmp_path_factory.mktemp("share")) as node:
+    with NodeProcess(
+        tmp_path_factory.mktemp("share"),
+        group_share_heartbeat_interval_ms=500,
+        group_share_heartbeat_interval_min_ms=500,
+    ) as node:
         run(node.bootstrap, TOPICS, "--create", "--topic", "t", "--partitions", "2")
         producer = Producer({"bootstrap.servers": node.bootstrap})
         for number in range(RECORDS):
@@ -80,3 +85,12 @@ def test_a_share_consumer_gets_each_record_once_and_tools_reset_and_delete_the_g
     assert described(servers, "g") == []
     assert "was successful" in run(servers, SHARE_GROUPS, "--delete", "--group", "g")
     assert run(servers, SHARE_GROUPS, "--list").split() == []
+
+
+def test_franz_go_settles_each_number_once_with_two_members(servers: str) -> None:
+    """Its program releases, rejects, renews and accepts, and counts deliveries."""
+    begin_at_the_start(servers, "franz")
+    command = [str(share_client()), servers, "t", "franz", str(RECORDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert [lag for _, _, lag in described(servers, "franz")] == ["0", "0"]

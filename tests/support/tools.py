@@ -146,6 +146,12 @@ def registry_client() -> Path:
     return program if program.is_file() else missing("the program of a registry client in Go")
 
 
+def share_client() -> Path:
+    """The program of a share consumer in Go."""
+    program = go_program("share-client")
+    return program if program.is_file() else missing("the program of a share consumer in Go")
+
+
 def site(program: str) -> Path:
     """A program of the environment that builds the documentation's site."""
     return _in_environment("site", program)
