@@ -1,24 +1,19 @@
 """ConsumerGroupDescribe (KIP-848): state, epochs and members of consumer groups, with current and target assignment."""
 
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
-from typing import Final
 
-from anabranch.broker.api.access.caller import Caller
-from anabranch.broker.api.access.groups import with_operations
-from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.api.handlers.described_groups import find_group, guard_of
 from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
 from anabranch.broker.kafka.groups.consumer.records import by_topic
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -29,8 +24,6 @@ from anabranch.protocol.messages.consumer_group_describe import (
 )
 
 USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
-
-HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(
@@ -46,16 +39,9 @@ def handle(
 def _described(serving: Serving, group_id: str, operations: int) -> DescribedGroup:
     try:
         check_consumer_protocol(serving)
-        group = serving.groups.shard_with_id(group_id).group(group_id)
+        group = find_group(serving, group_id, ConsumerGroup, "consumer")
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
-    if not isinstance(group, ConsumerGroup):
-        problem = "not found" if group is None else "is not a consumer group"
-        return DescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {problem}.",
-            group_id=group_id,
-        )
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,
@@ -94,35 +80,19 @@ def _assignment(serving: Serving, partitions: AbstractSet[TopicIdPartition]) -> 
     return Assignment(topic_partitions=topics)
 
 
-def guard(caller: Caller, request: ConsumerGroupDescribeRequest) -> Verdict:
-    """Check DESCRIBE on each group and on the topics that are assigned to its members."""
-    allowed, denied = split(request.group_ids, lambda group_id: caller.may_group(AclOperation.DESCRIBE, group_id))
-    errors = [DescribedGroup(error_code=GROUP_DENIED, group_id=group_id) for group_id in denied]
-
-    def shown(group: DescribedGroup) -> DescribedGroup:
-        assigned = {
-            each.topic_name
-            for member in group.members
-            for assignment in (member.assignment, member.target_assignment)
-            for each in assignment.topic_partitions
-        }
-        if len(caller.topics(AclOperation.DESCRIBE, assigned)) < len(assigned):
-            return DescribedGroup(group_id=group.group_id, error_code=TOPIC_DENIED, error_message=HIDDEN_TOPICS)
-        if request.include_authorized_operations:
-            described: DescribedGroup = with_operations(caller, group)
-            return described
-        return group
-
-    def amend(response: ConsumerGroupDescribeResponse) -> ConsumerGroupDescribeResponse:
-        return replace(response, groups=[*errors, *(shown(group) for group in response.groups)])
-
-    return Passed(replace(request, group_ids=allowed), amend)
+def _assigned_topics(group: DescribedGroup) -> AbstractSet[str]:
+    return {
+        each.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for each in assignment.topic_partitions
+    }
 
 
 API = declare(
     ConsumerGroupDescribeRequest,
     handle,
-    guard=guard,
+    guard=guard_of(DescribedGroup, _assigned_topics),
     waits_for=groups(lambda request: request.group_ids),
     relayed=True,
 )

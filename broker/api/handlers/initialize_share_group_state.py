@@ -1,9 +1,7 @@
 """InitializeShareGroupState: the states that share partitions begin with. Answered when they are durable."""
 
-from collections.abc import Iterable, Sequence
-
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.api.handlers.share_states import Result, cluster_guard, results
+from anabranch.broker.api.handlers.share_states import cluster_guard, responder, results
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.kafka.share.interface import InitialState, ShareKey
@@ -17,6 +15,8 @@ from anabranch.protocol.messages.initialize_share_group_state import (
     PartitionResult,
 )
 
+_respond = responder(InitializeShareGroupStateResponse, InitializeStateResult, PartitionResult)
+
 
 async def handle(
     serving: Serving, request: InitializeShareGroupStateRequest, _exchange: Exchange
@@ -26,24 +26,7 @@ async def handle(
     def begin(key: ShareKey, wanted: PartitionData) -> tuple[None, Outcome]:
         return None, serving.share_states.initialize(key, InitialState(wanted.state_epoch, wanted.start_offset))
 
-    return _response(await results("initialize share group state", request.group_id, request.topics, begin))
+    return _respond(await results("initialize share group state", request.group_id, request.topics, begin))
 
 
-def _response(found: Iterable[tuple[bytes, Sequence[Result[None]]]]) -> InitializeShareGroupStateResponse:
-    return InitializeShareGroupStateResponse(
-        results=[
-            InitializeStateResult(
-                topic_id=topic_id,
-                partitions=[
-                    PartitionResult(
-                        partition=each.partition, error_code=each.error_code, error_message=each.error_message
-                    )
-                    for each in partitions
-                ],
-            )
-            for topic_id, partitions in found
-        ]
-    )
-
-
-API = declare(InitializeShareGroupStateRequest, handle, guard=cluster_guard(_response), metered=Metered.NOTHING)
+API = declare(InitializeShareGroupStateRequest, handle, guard=cluster_guard(_respond), metered=Metered.NOTHING)

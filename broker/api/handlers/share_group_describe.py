@@ -1,23 +1,19 @@
 """ShareGroupDescribe (KIP-932): state, epochs and members of share groups with their assignment."""
 
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
 
-from anabranch.broker.api.access.caller import Caller
-from anabranch.broker.api.access.groups import with_operations
-from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from anabranch.broker.api.handlers.consumer_group_describe import HIDDEN_TOPICS
+from anabranch.broker.api.handlers.described_groups import find_group, guard_of
 from anabranch.broker.api.handlers.share_protocol import check_share_protocol
 from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.records import by_topic
 from anabranch.broker.kafka.groups.share.assignor import SIMPLE
 from anabranch.broker.kafka.groups.share.group import ShareGroup
 from anabranch.broker.kafka.groups.share.member import ShareMember
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.share_group_describe import (
     Assignment,
     DescribedGroup,
@@ -39,14 +35,9 @@ def handle(serving: Serving, request: ShareGroupDescribeRequest, _exchange: Exch
 def _described(serving: Serving, group_id: str, operations: int) -> DescribedGroup:
     try:
         check_share_protocol(serving)
-        group = serving.groups.shard_with_id(group_id).group(group_id)
+        group = find_group(serving, group_id, ShareGroup, "share")
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
-    if not isinstance(group, ShareGroup):
-        problem = "not found" if group is None else "is not a share group"
-        return DescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id} {problem}.", group_id=group_id
-        )
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,
@@ -76,30 +67,14 @@ def _member(serving: Serving, member: ShareMember) -> Member:
     )
 
 
-def guard(caller: Caller, request: ShareGroupDescribeRequest) -> Verdict:
-    """Check DESCRIBE on each group and on the topics that are assigned to its members."""
-    allowed, denied = split(request.group_ids, lambda group_id: caller.may_group(AclOperation.DESCRIBE, group_id))
-    errors = [DescribedGroup(error_code=GROUP_DENIED, group_id=group_id) for group_id in denied]
-
-    def shown(group: DescribedGroup) -> DescribedGroup:
-        assigned = {each.topic_name for member in group.members for each in member.assignment.topic_partitions}
-        if len(caller.topics(AclOperation.DESCRIBE, assigned)) < len(assigned):
-            return DescribedGroup(group_id=group.group_id, error_code=TOPIC_DENIED, error_message=HIDDEN_TOPICS)
-        if request.include_authorized_operations:
-            described: DescribedGroup = with_operations(caller, group)
-            return described
-        return group
-
-    def amend(response: ShareGroupDescribeResponse) -> ShareGroupDescribeResponse:
-        return replace(response, groups=[*errors, *(shown(group) for group in response.groups)])
-
-    return Passed(replace(request, group_ids=allowed), amend)
+def _assigned_topics(group: DescribedGroup) -> AbstractSet[str]:
+    return {each.topic_name for member in group.members for each in member.assignment.topic_partitions}
 
 
 API = declare(
     ShareGroupDescribeRequest,
     handle,
-    guard=guard,
+    guard=guard_of(DescribedGroup, _assigned_topics),
     waits_for=groups(lambda request: request.group_ids),
     relayed=True,
 )

@@ -1,7 +1,7 @@
 """Common parts of the five APIs of the states of share partitions: guard, order, errors of single partitions."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from anabranch.broker.api.access.caller import Caller
@@ -22,6 +22,7 @@ _OF_A_SHARD: Final = frozenset(
 """Errors whose message says what is wrong with the request. Others say first what could not be done."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Result(NamedTuple, Generic[T]):
@@ -80,6 +81,31 @@ async def _ended(verb: str, partition: int, begun: _Begun[T]) -> Result[T]:
         return Result(partition, ErrorCode.NONE, None, begun.value)
     prefix = "" if error.code in _OF_A_SHARD else f"Unable to {verb}: "
     return Result(partition, error.code, prefix + error.message, None)
+
+
+def responder(
+    response: Callable[..., R],
+    topic_result: Callable[..., Any],
+    partition_result: Callable[..., Any],
+    fields: Callable[[T], Mapping[str, Any]] = lambda _: {},
+) -> Callable[[Iterable[tuple[bytes, Sequence[Result[T]]]]], R]:
+    """Return what makes a response of results, given its types. `fields` returns what a value is in it."""
+
+    def partition(each: Result[T]) -> Any:
+        found = {} if each.value is None else fields(each.value)
+        return partition_result(
+            partition=each.partition, error_code=each.error_code, error_message=each.error_message, **found
+        )
+
+    def respond(found: Iterable[tuple[bytes, Sequence[Result[T]]]]) -> R:
+        return response(
+            results=[
+                topic_result(topic_id=topic_id, partitions=[partition(each) for each in partitions])
+                for topic_id, partitions in found
+            ]
+        )
+
+    return respond
 
 
 def cluster_guard(refuse: Callable[[Iterable[tuple[bytes, Sequence[Result[Any]]]]], object]) -> Guard[Any]:

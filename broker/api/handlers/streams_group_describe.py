@@ -1,19 +1,14 @@
 """StreamsGroupDescribe (KIP-1071): state, epochs, topology and members of streams groups."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
-from anabranch.broker.api.access.caller import Caller
-from anabranch.broker.api.access.groups import with_operations
-from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from anabranch.broker.api.handlers.consumer_group_describe import HIDDEN_TOPICS
+from anabranch.broker.api.handlers.described_groups import find_group, guard_of
 from anabranch.broker.api.handlers.streams_protocol import check_streams_protocol, task_ids
 from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.streams.assignor import STICKY
 from anabranch.broker.kafka.groups.streams.configured_topology import ConfiguredTopology, InternalTopic
 from anabranch.broker.kafka.groups.streams.group import StreamsGroup
@@ -21,7 +16,7 @@ from anabranch.broker.kafka.groups.streams.member import StreamsMember
 from anabranch.broker.kafka.groups.streams.tasks import NO_ASSIGNMENT, Task, TaskAssignment
 from anabranch.broker.kafka.groups.streams.topology import TopicDescription, Topology
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages import streams_group_describe as messages
 from anabranch.protocol.messages.streams_group_describe import (
     DescribedGroup,
@@ -46,14 +41,9 @@ def handle(serving: Serving, request: StreamsGroupDescribeRequest, _exchange: Ex
 def _described(serving: Serving, group_id: str, operations: int, description_status: int) -> DescribedGroup:
     try:
         check_streams_protocol(serving)
-        group = serving.groups.shard_with_id(group_id).group(group_id)
+        group = find_group(serving, group_id, StreamsGroup, "streams")
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
-    if not isinstance(group, StreamsGroup):
-        problem = "not found" if group is None else "is not a streams group"
-        return DescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id} {problem}.", group_id=group_id
-        )
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,
@@ -165,30 +155,10 @@ def _assignment(tasks: TaskAssignment) -> messages.Assignment:
     )
 
 
-def guard(caller: Caller, request: StreamsGroupDescribeRequest) -> Verdict:
-    """Check DESCRIBE on each group and on the topics of its topology."""
-    allowed, denied = split(request.group_ids, lambda group_id: caller.may_group(AclOperation.DESCRIBE, group_id))
-    errors = [DescribedGroup(error_code=GROUP_DENIED, group_id=group_id) for group_id in denied]
-
-    def shown(group: DescribedGroup) -> DescribedGroup:
-        names = set() if group.topology is None else _topic_names(group.topology)
-        if len(caller.topics(AclOperation.DESCRIBE, names)) < len(names):
-            return DescribedGroup(group_id=group.group_id, error_code=TOPIC_DENIED, error_message=HIDDEN_TOPICS)
-        if request.include_authorized_operations:
-            described: DescribedGroup = with_operations(caller, group)
-            return described
-        return group
-
-    def amend(response: StreamsGroupDescribeResponse) -> StreamsGroupDescribeResponse:
-        return replace(response, groups=[*errors, *(shown(group) for group in response.groups)])
-
-    return Passed(replace(request, group_ids=allowed), amend)
-
-
-def _topic_names(topology: messages.Topology) -> set[str]:
+def _topic_names(group: DescribedGroup) -> set[str]:
     return {
         name
-        for each in topology.subtopologies or ()
+        for each in (None if group.topology is None else group.topology.subtopologies) or ()
         for name in (
             *each.source_topics,
             *(topic.name for topic in each.repartition_source_topics),
@@ -200,7 +170,7 @@ def _topic_names(topology: messages.Topology) -> set[str]:
 API = declare(
     StreamsGroupDescribeRequest,
     handle,
-    guard=guard,
+    guard=guard_of(DescribedGroup, _topic_names),
     waits_for=groups(lambda request: request.group_ids),
     relayed=True,
 )

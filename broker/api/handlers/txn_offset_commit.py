@@ -4,19 +4,11 @@ A client of transaction.version 2 does not send AddOffsetsToTxn first: from vers
 """
 
 import asyncio
-from dataclasses import replace
 
 from anabranch.broker.api.access.caller import Caller
-from anabranch.broker.api.access.guard import (
-    GROUP_DENIED,
-    TRANSACTION_DENIED,
-    Passed,
-    Refused,
-    Verdict,
-    split,
-    topic_error,
-)
+from anabranch.broker.api.access.guard import GROUP_DENIED, TRANSACTION_DENIED, Verdict
 from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.handlers.commits import CommitAnswers, check_offsets, commit_error
 from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
@@ -27,14 +19,11 @@ from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.partitions.transactions import Verification
-from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.kafka.transactions.errors import code_for_writer
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -47,75 +36,24 @@ TOPIC_ID_VERSION = 6
 MEMBER_EPOCH_VERSION = 6
 """First version whose clients know the errors of consumer groups (KIP-1319)."""
 
-Refusals = dict[tuple[int, int], ErrorCode]
-"""Errors by position of topic and partition in the request. The others get the outcome of the commit."""
+ANSWERS = CommitAnswers(TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
 
 
 async def handle(serving: Serving, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
     """Check every partition, and pass the valid ones to the group as part of the transaction."""
-    offsets, refused = _plan(serving, request, exchange.api_version)
+    version = exchange.api_version
+    offsets, refused = check_offsets(
+        serving, request.topics, by_id=version >= TOPIC_ID_VERSION, now_ms=serving.now_ms()
+    )
     error = ErrorCode.NONE
     if offsets:
         try:
-            error = await _commit(serving, request, exchange.api_version, offsets)
+            error = await _commit(serving, request, version, offsets)
         except KafkaError as refusal:
             error = refusal.code
         except StorageError:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if error == ErrorCode.MESSAGE_TOO_LARGE:
-            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=refused.get((topic_index, partition_index), error),
-                    )
-                    for partition_index, each in enumerate(topic.partitions)
-                ],
-            )
-            for topic_index, topic in enumerate(request.topics)
-        ]
-    )
-
-
-def _plan(
-    serving: Serving, request: TxnOffsetCommitRequest, version: int
-) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
-    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    refused: Refusals = {}
-    now_ms = serving.now_ms()
-    metadata_bytes_max = serving.settings.group.offset_metadata_bytes_max
-    for topic_index, requested in enumerate(request.topics):
-        topic = serving.topics.get(requested.topic_id if version >= TOPIC_ID_VERSION else requested.name)
-        for partition_index, partition in enumerate(requested.partitions):
-            if error := _check(topic, partition, version, metadata_bytes_max):
-                refused[topic_index, partition_index] = error
-                continue
-            assert topic is not None, "partitions of unknown topics are refused"
-            committed = CommittedOffset(
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.committed_metadata or "",
-                commit_timestamp_ms=now_ms,
-            )
-            offsets.append((TopicPartition(topic.name, partition.partition_index), committed))
-    return offsets, refused
-
-
-def _check(
-    topic: Topic | None, partition: TxnOffsetCommitRequestPartition, version: int, metadata_bytes_max: int
-) -> ErrorCode:
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID if version >= TOPIC_ID_VERSION else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not 0 <= partition.partition_index < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(partition.committed_metadata or "") > metadata_bytes_max:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
+    return ANSWERS.answer(request.topics, refused, commit_error(error))
 
 
 async def _commit(
@@ -197,34 +135,11 @@ async def _append(
 
 def guard(caller: Caller, request: TxnOffsetCommitRequest) -> Verdict:
     """Check WRITE on the transactional id, and READ on the group and each topic."""
-    code = None
     if not caller.may_transaction(AclOperation.WRITE, request.transactional_id):
-        code = TRANSACTION_DENIED
-    elif not caller.may_group(AclOperation.READ, request.group_id):
-        code = GROUP_DENIED
-    if code is not None:
-        return Refused(TxnOffsetCommitResponse(topics=[_uncommitted(topic, code) for topic in request.topics]))
-    codes = {id(topic): topic_error(caller, AclOperation.READ, topic) for topic in request.topics}
-    allowed, refused = split(request.topics, lambda topic: codes[id(topic)] is ErrorCode.NONE)
-    errors = [_uncommitted(topic, codes[id(topic)]) for topic in refused]
-    if errors and not allowed:
-        return Refused(TxnOffsetCommitResponse(topics=errors))
-
-    def amend(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        return replace(response, topics=[*response.topics, *errors])
-
-    return Passed(replace(request, topics=allowed), amend if errors else None)
-
-
-def _uncommitted(topic: TxnOffsetCommitRequestTopic, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
-    return TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
-        ],
-    )
+        return ANSWERS.refuse(request.topics, TRANSACTION_DENIED)
+    if not caller.may_group(AclOperation.READ, request.group_id):
+        return ANSWERS.refuse(request.topics, GROUP_DENIED)
+    return ANSWERS.check_topics(caller, request)
 
 
 API = declare(TxnOffsetCommitRequest, handle, guard=guard, waits_for=group)

@@ -1,9 +1,7 @@
 """WriteShareGroupState: what leaders have changed of share partitions. Answered when it is durable."""
 
-from collections.abc import Iterable, Sequence
-
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.api.handlers.share_states import Result, cluster_guard, results
+from anabranch.broker.api.handlers.share_states import cluster_guard, responder, results
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.kafka.share.interface import ShareKey, StateBatch
@@ -17,6 +15,8 @@ from anabranch.protocol.messages.write_share_group_state import (
     WriteShareGroupStateResponse,
     WriteStateResult,
 )
+
+_respond = responder(WriteShareGroupStateResponse, WriteStateResult, PartitionResult)
 
 
 async def handle(
@@ -37,24 +37,7 @@ async def handle(
         )
         return None, serving.share_states.write(key, write)
 
-    return _response(await results("write share group state", request.group_id, request.topics, begin))
+    return _respond(await results("write share group state", request.group_id, request.topics, begin))
 
 
-def _response(found: Iterable[tuple[bytes, Sequence[Result[None]]]]) -> WriteShareGroupStateResponse:
-    return WriteShareGroupStateResponse(
-        results=[
-            WriteStateResult(
-                topic_id=topic_id,
-                partitions=[
-                    PartitionResult(
-                        partition=each.partition, error_code=each.error_code, error_message=each.error_message
-                    )
-                    for each in partitions
-                ],
-            )
-            for topic_id, partitions in found
-        ]
-    )
-
-
-API = declare(WriteShareGroupStateRequest, handle, guard=cluster_guard(_response), metered=Metered.NOTHING)
+API = declare(WriteShareGroupStateRequest, handle, guard=cluster_guard(_respond), metered=Metered.NOTHING)
