@@ -104,10 +104,11 @@ TABLE_TOPICS: Sequence[Planted] = (
         [
             Edit(
                 f"{CATALOG}.topics",
-                "    configs = {**topic.configs, **set_configs}\n",
-                "    configs = {**topic.configs, **set_configs}\n"
+                "    configs = change(dict(topic.configs))\n",
+                "    configs = change(dict(topic.configs))\n"
                 '    flip = "UPDATE tables SET retention = 3 - retention WHERE topic_id = ?"\n'
-                '    if "table.retention" in set_configs: connection.exec_driver_sql(flip, (topic_id,))\n',
+                '    was, is_now = (each.get("table.retention") for each in (topic.configs, configs))\n'
+                "    if was != is_now: connection.exec_driver_sql(flip, (topic_id,))\n",
             )
         ],
         found_by=TABLE_LIFE,
@@ -128,7 +129,8 @@ TABLE_TOPICS: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.broker.operator.admin.api.tables",
-                "            info = await self._tables.of_topic(topic.topic_id)\n",
+                "            if query.table_id is None:\n"
+                "                info = await self._tables.of_topic(topic.topic_id)\n",
                 "",
             )
         ],
