@@ -23,6 +23,7 @@ KAFKA_SETTINGS = {
     "group.consumer.assignor.offload.enable": "false",
     "group.share.assignment.interval.ms": "0",
     "group.share.assignor.offload.enable": "false",
+    "group.share.min.record.lock.duration.ms": "1000",
     "share.coordinator.snapshot.update.records.per.snapshot": "5",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -44,6 +45,7 @@ KAFKA_SASL_SETTINGS = {
 OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
     "share_state_partitions": 1,
+    "group_share_record_lock_duration_min_ms": 1000,
     "share_updates_per_snapshot": 5,
     "wal_capacity_bytes": 64 << 20,
     "telemetry_enabled": True,

@@ -80,6 +80,7 @@ EPOCH_BEGINS_ONCE = (
     "A state epoch of a share partition begins once. Apache Kafka begins it again, and forgets what has been "
     "acknowledged since."
 )
+DELETED_IN_PART = "Deleted records are not delivered, also when other records of their batch are left."
 VERSIONS: Sequence[Known] = (
     Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
     Known(
@@ -255,6 +256,9 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "streams_group_configs": (
         Known("all that is set v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
         Known("rack.aware.assignment.tags of a,a v*", "*", "A tag that is named twice counts once."),
+    ),
+    "share_deleted_records": (
+        Known("what is left", "partition 0.2", DELETED_IN_PART, "[(15, 1), (16, 1), (17, 1)]", "[(17, 1)]"),
     ),
     "share_groups_described": (Known("unknown, and without a name v1", "groups..error_message", SAYS_MORE, None),),
     "share_groups_and_other_protocols": (

@@ -380,9 +380,10 @@ class _ShareFetchCall:
         """Return whether the answer must name a partition, and note in the session that it does."""
         session = self._session
         assert session is not None, "only sessions read"
-        is_due = session.partitions.get(read.place, False) or self._request.share_session_epoch == INITIAL_EPOCH
-        if read.place in session.partitions:
-            session.partitions[read.place] = read.error is not None
+        is_first = self._request.share_session_epoch == INITIAL_EPOCH
+        is_due = is_first or session.partitions.get(read.place, False)
+        has_records = bool(read.acquired) and not is_first
+        session.note_answered(read.place, has_error=read.error is not None, has_records=has_records)
         return is_due or bool(read.acquired) or read.error is not None
 
     def _partition(self, read: _Read, leaders: dict[int, Member]) -> PartitionData:

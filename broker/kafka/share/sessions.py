@@ -46,6 +46,13 @@ class ShareSession:
             return ordered[at:] + ordered[:at]
         return ordered
 
+    def note_answered(self, place: TopicPartition, *, has_error: bool, has_records: bool) -> None:
+        """Note what a response has told of a partition. One with records goes behind the others, as in Kafka."""
+        if place in self.partitions:
+            if has_records:
+                del self.partitions[place]
+            self.partitions[place] = has_error
+
 
 class ShareSessions:
     """All share sessions of the node."""

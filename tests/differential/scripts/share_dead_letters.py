@@ -1,21 +1,13 @@
 """Dead letters of share groups (KIP-1191): which records they are made of, and what is in them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from anabranch.protocol.batch import iterate_batches
-from anabranch.protocol.messages.describe_share_group_offsets import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequestGroup,
-)
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from anabranch.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from anabranch.protocol.records import decode_records
 from tests.differential.script import Script
-from tests.differential.scripts.share_fetches import ACCEPT, GAP, GROUP, REJECT, RELEASE, Members
+from tests.differential.scripts.share_fetches import ACCEPT, GAP, REJECT, RELEASE, Members
 
 
 def share_dead_letters(script: Script) -> None:
@@ -38,7 +30,7 @@ def share_dead_letters(script: Script) -> None:
         members.acknowledge(f"{name}: used up", "m", (3, 3, [RELEASE]))
         members.acknowledge(f"{name}: the last one", "m", (6, 6, [ACCEPT]))
         _note_dead_letters(script, f"{name}: dead letters", f"dlq.{name}", 4)
-        _note_done(script, f"{name}: done", name)
+        members.note_done(f"{name}: done")
 
 
 def share_dead_letters_refused(script: Script) -> None:
@@ -50,16 +42,13 @@ def share_dead_letters_refused(script: Script) -> None:
         members.produce(2)
         members.fetch(f"{name}: fetched", "m")
         members.acknowledge(f"{name}: rejected", "m", (0, 1, [REJECT]))
-        _note_done(script, f"{name}: done", name)
+        members.note_done(f"{name}: done")
     for topic in ("dlq.dl-disabled", "dl-prefix"):
         _note_dead_letters(script, f"{topic}: dead letters", topic, 0)
 
 
-def _members(script: Script, name: str, configs: dict[str, str]) -> Members:
-    members = Members(script, name)
-    entries = [AlterableConfig(name=key, config_operation=0, value=value) for key, value in configs.items()]
-    resource = AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=entries)
-    script.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+def _members(script: Script, name: str, configs: Mapping[str, str]) -> Members:
+    members = Members(script, name, configs)
     members.join("m")
     members.fetch("the state is loaded", "m", max_wait_ms=300)
     return members
@@ -85,17 +74,6 @@ def _note_dead_letters(script: Script, step: str, topic: str, count: int) -> Non
 
 def _partition(answer: Any) -> Any:
     return answer.responses[0].partitions[0]
-
-
-def _note_done(script: Script, step: str, group: str) -> None:
-    """Wait until the group is done with all records. The start offset that is stored follows with the next write."""
-    asked = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
-    request = DescribeShareGroupOffsetsRequest(groups=[asked])
-
-    def lags(answer: Any) -> list[int]:
-        return [each.lag for topic in answer.groups[0].topics for each in topic.partitions]
-
-    script.note(step, lags(script.until(request, 1, lambda answer: lags(answer) == [0])))
 
 
 SCRIPTS = (share_dead_letters, share_dead_letters_refused)

@@ -5,11 +5,17 @@ a node names ranges.
 """
 
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages import share_acknowledge, share_fetch
+from anabranch.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -19,7 +25,7 @@ from anabranch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from anabranch.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from anabranch.protocol.messages.share_fetch import ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.differential.script import Script
+from tests.differential.script import WAIT_S, Script
 from tests.differential.scripts.groups import coordinator
 from tests.support.raw_client import batch_of
 
@@ -27,28 +33,45 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 GROUP = 32
 NEWEST = 2
 WAIT_MS = 5_000
+ROUNDS_MAX = 10
 Acked = tuple[int, int, Sequence[int]]
 
 
 class Members:
-    """Members of a share group of one topic with one partition, each with its connection and its session's epoch."""
+    """Members of a share group of one topic, each with its connection and its session's epoch.
 
-    def __init__(self, script: Script, name: str) -> None:
+    Acknowledgements are of partition 0.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        name: str,
+        configs: Mapping[str, str] = MappingProxyType({}),
+        *,
+        partitions: int = 1,
+        **topic_configs: str,
+    ) -> None:
         self.script = script
         self.group = name
+        self.partitions = partitions
         coordinator(script)
-        self.topic_id = script.topic(name)
+        self.topic_id = script.topic(name, partitions, **topic_configs)
         self.epochs: dict[str, int] = {}
         self.held: dict[str, list[int]] = {}
-        config = AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
-        resource = AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=[config])
+        """Offsets of partition 0 that each member has acquired."""
+        entries = [
+            AlterableConfig(name=key, config_operation=0, value=value)
+            for key, value in {"share.auto.offset.reset": "earliest", **configs}.items()
+        ]
+        resource = AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=entries)
         script.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
 
-    def produce(self, *sizes: int) -> None:
+    def produce(self, *sizes: int, partition: int = 0) -> None:
         """Produce a batch of each size."""
         for size in sizes:
             data = bytes(batch_of(*(b"v%d" % at for at in range(size))))
-            partitions = [PartitionProduceData(index=0, records=data)]
+            partitions = [PartitionProduceData(index=partition, records=data)]
             topics = [TopicProduceData(name=self.group, partition_data=partitions)]
             self.script.ask(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=topics), 9)
 
@@ -57,8 +80,12 @@ class Members:
         beat = ShareGroupHeartbeatRequest(
             group_id=self.group, member_id=member, member_epoch=0, subscribed_topic_names=[self.group]
         )
-        self.script.until(beat, 1, lambda answer: answer.assignment and answer.assignment.topic_partitions)
+        self.script.until(beat, 1, self._is_assigned)
         self.begin(member)
+
+    def _is_assigned(self, answer: Any) -> bool:
+        assigned = answer.assignment.topic_partitions if answer.assignment else ()
+        return sum(len(topic.partitions) for topic in assigned) == self.partitions
 
     def begin(self, member: str) -> None:
         """Begin a session, without acquiring anything."""
@@ -80,7 +107,13 @@ class Members:
             "max_wait_ms": WAIT_MS,
             "topics": [
                 share_fetch.FetchTopic(
-                    topic_id=self.topic_id, partitions=[share_fetch.FetchPartition(acknowledgement_batches=batches)]
+                    topic_id=self.topic_id,
+                    partitions=[
+                        share_fetch.FetchPartition(
+                            partition_index=index, acknowledgement_batches=() if index else batches
+                        )
+                        for index in range(self.partitions)
+                    ],
                 )
             ],
             **fields,
@@ -107,10 +140,24 @@ class Members:
         return epoch
 
     def fetch(self, step: str, member: str, *acked: Acked, **fields: Any) -> None:
-        """Fetch, and note what was acquired, offset by offset."""
+        """Fetch, and note what was acquired in each partition, offset by offset."""
+        self.script.note(step, self._fetch(member, *acked, **fields)[0])
+
+    def fetch_some(self, step: str, member: str, **fields: Any) -> None:
+        """Fetch until something was acquired, and note it: Apache Kafka may answer too early."""
+        noted: Any = None
+        for _ in range(ROUNDS_MAX):
+            noted, acquired = self._fetch(member, **fields)
+            if acquired:
+                break
+        self.script.note(step, noted)
+
+    def _fetch(self, member: str, *acked: Acked, **fields: Any) -> tuple[Any, int]:
+        """Fetch; returns what is to be noted, and the number of records that were acquired."""
         request = self.fetch_request(member, self.next(member), *acked, **fields)
         answer = self.script.ask(request, NEWEST, on=member)
         noted: dict[str, Any] = {"error": ErrorCode(answer.error_code).name}
+        count = 0
         for topic in answer.responses:
             for partition in topic.partitions:
                 acquired = [
@@ -118,27 +165,51 @@ class Members:
                     for each in partition.acquired_records
                     for offset in range(each.first_offset, each.last_offset + 1)
                 ]
-                self.held[member] += [offset for offset, _ in acquired]
-                noted["partition"] = ErrorCode(partition.error_code).name
-                noted["acknowledged"] = ErrorCode(partition.acknowledge_error_code).name
-                noted["acquired"] = str(acquired)
-        if noted.get("acquired", "[]") == "[]" and not acked:
-            noted = {"nothing": noted["error"]}
-        self.script.note(step, noted)
+                errors = [ErrorCode(partition.error_code).name, ErrorCode(partition.acknowledge_error_code).name]
+                count += len(acquired)
+                if partition.partition_index == 0:
+                    self.held[member] += [offset for offset, _ in acquired]
+                if acquired or acked or errors != ["NONE", "NONE"]:
+                    noted[f"partition {partition.partition_index}"] = [*errors, str(acquired)]
+        return noted, count
 
     def acknowledge(self, step: str, member: str, *acked: Acked, **fields: Any) -> None:
         """Acknowledge, and note the errors. What was acknowledged with success is held no more."""
         request = self.acknowledge_request(member, self.next(member), *acked, **fields)
         answer = self.script.ask(request, NEWEST, on=member)
-        partitions = [
-            f"{ErrorCode(each.error_code).name}: {each.error_message}"
-            for topic in answer.responses
-            for each in topic.partitions
-        ]
-        self.script.note(step, [ErrorCode(answer.error_code).name, partitions])
+        self.script.note(step, [ErrorCode(answer.error_code).name, _results(answer)])
         if not any(each.error_code for topic in answer.responses for each in topic.partitions):
             gone = {offset for first, last, types in acked if types != [RENEW] for offset in range(first, last + 1)}
             self.held[member] = [offset for offset in self.held[member] if offset not in gone]
+
+    def until_unlocked(self, offset: int, other: str) -> None:
+        """Wait until the lock of a record has ended. Until then, another member is not its owner."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            request = self.acknowledge_request(other, self.next(other), (offset, offset, [ACCEPT]))
+            results = _results(self.script.ask(request, NEWEST, on=other))
+            if not any("owner" in each for each in results):
+                return
+            assert time.monotonic() < deadline, f"{self.script.peer.name}: the lock of {offset} does not end: {results}"
+            time.sleep(0.02)
+
+    def note_done(self, step: str) -> None:
+        """Wait until the group is done with all records. The start offset that is stored follows with the next write."""
+        asked = DescribeShareGroupOffsetsRequestGroup(group_id=self.group, topics=None)
+        request = DescribeShareGroupOffsetsRequest(groups=[asked])
+
+        def lags(answer: Any) -> list[int]:
+            return [each.lag for topic in answer.groups[0].topics for each in topic.partitions]
+
+        self.script.note(step, lags(self.script.until(request, 1, lambda answer: not any(lags(answer)))))
+
+
+def _results(answer: Any) -> list[str]:
+    return [
+        f"{ErrorCode(each.error_code).name}: {each.error_message}"
+        for topic in answer.responses
+        for each in topic.partitions
+    ]
 
 
 def share_fetch_sessions(script: Script) -> None:

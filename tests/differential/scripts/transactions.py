@@ -108,6 +108,32 @@ def _ended(script: Script, transactional_id: str) -> None:
     script.until(request, 0, lambda answer: answer.transaction_states[0].transaction_state in COMPLETE)
 
 
+class TransactionalProducer:
+    """Produces to partition 0 of a topic in transactions; nothing is noted."""
+
+    def __init__(self, script: Script, transactional_id: str, topic: str) -> None:
+        _coordinator(script)
+        self._script = script
+        self._id = transactional_id
+        self._topic = topic
+        self._producer = _producer(script, transactional_id)
+        self._sequence = 0
+
+    def produce(self, *values: bytes) -> None:
+        """Produce a batch, which begins a transaction unless there is one."""
+        for request, version in (
+            (_add(self._id, self._producer, (self._topic, (0,))), 3),
+            (_produce(self._id, self._producer, self._topic, self._sequence, *values), 9),
+        ):
+            self._script.ask(request, version)
+        self._sequence += len(values)
+
+    def end(self, *, committed: bool) -> None:
+        """End the transaction, and wait for its markers."""
+        self._script.ask(_end(self._id, self._producer, committed=committed), 3)
+        _ended(self._script, self._id)
+
+
 def _read(script: Script, name: str, topic: str) -> None:
     script.call(f"{name}, read uncommitted", _fetch(topic, 0), 12)
     script.call(f"{name}, read committed", _fetch(topic, 1), 12)
