@@ -8,9 +8,7 @@ from tests.differential.scripts.transactions import FOREVER, TransactionalProduc
 
 def share_locks(script: Script) -> None:
     """Let locks end: another member gets the records, until their deliveries are used up."""
-    members = Members(
-        script, "sd-locks", {"share.record.lock.duration.ms": "1000", "share.delivery.count.limit": "2"}
-    )
+    members = Members(script, "sd-locks", {"share.record.lock.duration.ms": "1000", "share.delivery.count.limit": "2"})
     _join(members, "a", "b")
     members.produce(2, 2)
     members.fetch("fetched as two batches", "a", batch_size=2)

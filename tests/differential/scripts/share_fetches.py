@@ -219,6 +219,7 @@ def share_fetch_sessions(script: Script) -> None:
     for version in (1, 2):
         for name, request in {
             "no group": ShareFetchRequest(group_id=None, member_id="m"),
+            "a group without a name": ShareFetchRequest(group_id="", member_id="m"),
             "no member": fetch("", 0),
             "no member at all": ShareFetchRequest(group_id="sf-sessions", member_id=None),
             "a long member id": fetch("m" * 37, 0),
@@ -240,8 +241,8 @@ def share_fetch_sessions(script: Script) -> None:
     nothing = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "max_wait_ms": 0}
     for name in nothing:
         script.call(f"a renewal with {name}", fetch("m", 1, is_renew_ack=True, **{**nothing, name: 1}), 2)
-    topics = [share_fetch.FetchTopic(topic_id=b"\1" * 16, partitions=[share_fetch.FetchPartition()])]
-    script.call("an unknown topic", fetch("m", 1, topics=topics, max_wait_ms=0), 2, on="m")
+    unknown = [share_fetch.FetchTopic(topic_id=b"\1" * 16, partitions=[share_fetch.FetchPartition()])]
+    script.call("an unknown topic", fetch("m", 1, topics=unknown, max_wait_ms=0), 2, on="m")
     gone = [share_fetch.ForgottenTopic(topic_id=b"\1" * 16, partitions=[0])]
     script.call("forgotten", fetch("m", 2, topics=[], forgotten_topics_data=gone, max_wait_ms=0), 2, on="m")
     topics = [
@@ -250,6 +251,25 @@ def share_fetch_sessions(script: Script) -> None:
     script.call("an unknown partition", fetch("m", 3, topics=topics, max_wait_ms=0), 2, on="m")
     script.call("the end", fetch("m", -1, max_wait_ms=0), 2, on="m")
     script.call("after the end", fetch("m", 4, max_wait_ms=0), 2, on="m")
+    script.call("an unknown topic at the beginning", fetch("m", 0, topics=unknown, max_wait_ms=0), 2, on="m")
+
+
+def share_fetches(script: Script) -> None:
+    """Compare whole answers, with their records, where nothing but one range is acquired."""
+    members = Members(script, "sf-fetches")
+    members.join("m")
+    members.produce(10)
+    fetch, acknowledge = members.fetch_request, members.acknowledge_request
+    strict = {"max_records": 4, "batch_size": 1, "share_acquire_mode": 1}
+    script.call("four of ten", fetch("m", 1, **strict), 2, on="m")
+    script.call("released by leaving", acknowledge("m", -1, (0, 3, [RELEASE])), 2, on="m")
+    script.call("delivered again", fetch("m", 0, **strict), 2, on="m")
+    script.call("accepted and released", acknowledge("m", 1, (0, 1, [ACCEPT]), (2, 2, [RELEASE])), 2, on="m")
+    script.call("rejected", acknowledge("m", 2, (3, 3, [REJECT])), 1, on="m")
+    script.call("acknowledged twice", acknowledge("m", 3, (0, 0, [ACCEPT])), 2, on="m")
+    script.call("the rest", fetch("m", 4), 2, on="m")
+    script.call("acknowledged by a fetch", fetch("m", 5, (2, 9, [ACCEPT]), max_wait_ms=200), 1, on="m")
+    script.call("the end, without topics", acknowledge("m", -1, topics=[]), 2, on="m")
 
 
 def share_acknowledgements(script: Script) -> None:
@@ -351,4 +371,4 @@ def _acknowledge_some(members: Members, rng: random.Random, at: int, member: str
     members.acknowledge(f"{at}: {member} acknowledges {acked}", member, acked, is_renew_ack=RENEW in types)
 
 
-SCRIPTS = (share_fetch_sessions, share_acknowledgements)
+SCRIPTS = (share_fetch_sessions, share_fetches, share_acknowledgements)
