@@ -194,7 +194,7 @@ class Members:
             time.sleep(0.02)
 
     def note_done(self, step: str) -> None:
-        """Wait until the group is done with all records. The start offset that is stored follows with the next write."""
+        """Wait until the group is done with all. The start offset that is stored follows with the next write."""
         asked = DescribeShareGroupOffsetsRequestGroup(group_id=self.group, topics=None)
         request = DescribeShareGroupOffsetsRequest(groups=[asked])
 

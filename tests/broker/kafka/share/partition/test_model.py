@@ -306,6 +306,11 @@ class SharePartitionModel(RuleBasedStateMachine):
         if succeeds or applied:
             self.apply(written)
         self.partition.complete(written.change, durable=succeeds)
+        if not succeeds:
+            # Members may have these again, and their locks may end while there are no dead letters.
+            self.durable.archiving -= {
+                offset for offset, state in _by_offset(list(self.partition.states())).items() if state[2]
+            }
         if succeeds:
             self.accepted |= written.accepted
             self.given_up |= written.rejected
@@ -334,6 +339,8 @@ class SharePartitionModel(RuleBasedStateMachine):
         self.letters.clear()
         self.taken.clear()
         self.partition = SharePartition(self.durable.start_offset, self.durable.batches(), self.limits)
+        entries = self.durable.entries.items()
+        self.durable.archiving |= {offset for offset, (_, state) in entries if state == DeliveryState.ARCHIVING}
 
     # checks
 
