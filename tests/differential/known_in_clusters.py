@@ -52,6 +52,7 @@ KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
         Known("factor 4*", "topics.*.error_message", NO_CORDON),
     ),
     "growth_of_topics": (Known("onto two where there was one*", "results.cg-a.error_*", ONE_REPLICA),),
+    "share_group_of_three_brokers": (Known("a heartbeat to another broker v1", "error_message", SAYS_MORE, None),),
     "produce_to_each": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
     "fetch_from_each": (
         Known("* v1[2345]", "*.current_leader.leader_id", LEADERS_EARLY, -1),

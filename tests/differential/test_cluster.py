@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 LOGS = ("device", "object") if os.environ.get("ANABRANCH_SOAK") else ("device",)
 """Kinds of the nodes' logs."""
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 KAFKA_CLUSTER_SETTINGS = {
     **KAFKA_SETTINGS,
     "offsets.topic.num.partitions": str(len(NODES)),
