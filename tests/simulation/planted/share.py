@@ -64,6 +64,21 @@ SHARE: Sequence[Planted] = (
         adapt=having("kill", share_members=3, idempotent=1),
     ),
     Planted(
+        "share-gap-acknowledged",
+        "the next leader of a share partition takes records without a durable state for acknowledged",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.partition.machine",
+                "                self._batches.append(_gap(self.end_offset, first_offset - 1))\n",
+                "                gap = Run(self.end_offset, first_offset - 1, DeliveryState.ACKNOWLEDGED, 1)\n"
+                "                self._batches.append(Batch(gap))\n",
+            )
+        ],
+        found_by="was never delivered",
+        seeds=20,
+        adapt=having("kill", share_members=3, idempotent=1),
+    ),
+    Planted(
         "share-aborted",
         "records of aborted transactions are delivered to a share group that reads committed ones",
         [
