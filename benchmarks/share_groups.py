@@ -290,9 +290,7 @@ STEPS: Mapping[str, Callable[[Lab], Awaitable[Figures]]] = {
 }
 
 
-def measure(
-    labs: Sequence[Lab], steps: Sequence[str], rounds: int
-) -> Mapping[str, Mapping[str, Sequence[float]]]:
+def measure(labs: Sequence[Lab], steps: Sequence[str], rounds: int) -> Mapping[str, Mapping[str, Sequence[float]]]:
     """Run the steps on all brokers in turn. Returns values of the rounds by figure and broker."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for lab in labs:

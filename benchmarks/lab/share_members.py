@@ -63,6 +63,7 @@ class Channel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._turn = asyncio.Lock()
 
     @classmethod
     async def open(cls, port: int) -> Self:
@@ -71,9 +72,11 @@ class Channel:
 
     async def call(self, request: object) -> Any:
         """Send a request in its newest version, and return the answer."""
-        self._writer.write(request_frame(request))
-        size = int.from_bytes(await self._reader.readexactly(4))
-        return decode_response(type(request), await self._reader.readexactly(size))
+        async with self._turn:
+            self._writer.write(request_frame(request))
+            size = int.from_bytes(await self._reader.readexactly(4))
+            answer = await self._reader.readexactly(size)
+        return decode_response(type(request), answer)
 
     def close(self) -> None:
         """Close the connection at once."""

@@ -138,6 +138,8 @@ class _ShareFetchCall:
         self._places = () if session is None else session.in_turn(request.share_session_epoch)
         self._fetches = session is not None and not (exchange.api_version >= RENEW_SINCE and request.is_renew_ack)
         self._reads: list[_Read] = []
+        self._has_all = False
+        """True if as many records were read as the member asks for."""
         self._leaders: dict[TopicPartition, ShareLeader] = {}
         """Share partitions of the session that this node leads."""
         self._opening = False
@@ -216,8 +218,23 @@ class _ShareFetchCall:
                 read.led, read.fetch_offset = led, offset
                 self._reads.append(read)
                 ready.append(read)
-        bytes_max = self._bytes_max(len(ready))
-        return [read for read in ready if not _read_cached(read, bytes_max)]
+        return self._read_some(ready)
+
+    def _read_some(self, ready: Sequence[_Read]) -> list[_Read]:
+        """Read partitions until there are as many records as the member asks for. Returns the reads as `_read`."""
+        bytes_max, left = self._bytes_max(len(ready)), max(self._request.max_records, 1)
+        cold = []
+        for read in ready:
+            if left <= 0:
+                break
+            assert read.led is not None, "only partitions that were found are read"
+            count, end_offset = read.led.reach(left)
+            if not _read_cached(read, bytes_max, end_offset):
+                cold.append(read)
+            elif read.batches and read.batches[-1].end_offset >= end_offset:
+                left -= count
+        self._has_all = left <= 0
+        return cold
 
     def _bytes_max(self, partitions: int) -> int:
         """Return the share of each partition in the size of the response."""
@@ -242,12 +259,11 @@ class _ShareFetchCall:
         return topic is not None and topics.is_opening(topic, place[1])
 
     def _is_enough(self) -> bool:
-        """Return whether to answer now: records that fill the least size, or an error."""
-        size_bytes, failed = 0, False
-        for read in self._reads:
-            failed = failed or read.error is not None
-            size_bytes += sum(len(batch.payload) for batch in read.batches)
-        return failed or (size_bytes > 0 and size_bytes >= self._request.min_bytes)
+        """Return whether to answer now: all records that were asked for, or of the least size, or an error."""
+        if self._has_all or any(read.error is not None for read in self._reads):
+            return True
+        size_bytes = sum(len(batch.payload) for read in self._reads for batch in read.batches)
+        return size_bytes > 0 and size_bytes >= self._request.min_bytes
 
     def _expected_bytes(self) -> int:
         """Return the size of the batches with as many records as the member asks for."""
@@ -416,11 +432,11 @@ def _add_acknowledgement(
     data[place] = known
 
 
-def _read_cached(read: _Read, bytes_max: int) -> bool:
-    """Read what is in memory. Returns False if the data has to be loaded."""
+def _read_cached(read: _Read, bytes_max: int, end_offset: int) -> bool:
+    """Read what is in memory, up to the batch before an offset. Returns False if the data has to be loaded."""
     led = read.led
     assert led is not None, "only partitions that were found are read"
-    end_offset = led.end_offset
+    end_offset = min(end_offset, led.end_offset)
     if read.fetch_offset >= end_offset:
         return True
     try:

@@ -30,6 +30,7 @@ from anabranch.broker.kafka.share.partition.machine import (
     Acknowledgement,
     Acquired,
     DeadLetter,
+    OffsetCount,
     OffsetRange,
     ShareLimits,
     SharePartition,
@@ -217,6 +218,10 @@ class ShareLeader:
     def _follow_log_start(self) -> None:
         if self.machine.next_fetch_offset() < self.partition.log_start_offset:
             self.machine.move_log_start(self.partition.log_start_offset)
+
+    def reach(self, records_max: int) -> OffsetCount:
+        """Return how many offsets may be acquired now, and where they end, as `SharePartition.reach` does."""
+        return self.machine.reach(records_max)
 
     def has_records(self) -> bool:
         """Return whether a request may find records now."""

@@ -4,6 +4,7 @@ Requests change it in `broker.kafka.groups.share.machine`. Invariant: this state
 `records.take_changes` returns.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Self
@@ -55,6 +56,8 @@ class ShareGroup:
         """Group epoch. It begins at 1 as in Kafka, so the first member joins in epoch 2."""
         self.assignment_epoch = 1
         self.members: dict[str, ShareMember] = {}
+        self._subscriptions: Counter[str] = Counter()
+        """Number of members by topic that they are subscribed to."""
         self.targets: dict[str, Partitions] = {}
         self.states = NO_STATES
         self.deadlines = MemberDeadlines()
@@ -143,7 +146,7 @@ class ShareGroup:
 
     def subscribed_topics(self) -> frozenset[str]:
         """Return the names of all topics that members are subscribed to."""
-        return frozenset[str]().union(*(member.topic_names for member in self.members.values()))
+        return frozenset(self._subscriptions)
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
@@ -185,18 +188,27 @@ class ShareGroup:
             return
         if before is None or before.topic_names != member.topic_names:
             self._unchecked = True
+            self._subscriptions.update(member.topic_names)
+            if before is not None:
+                self._unsubscribe(before)
         self.members[member.member_id] = member
         self.records.mark_changed(records.MEMBER, member.member_id)
         self.records.mark_changed(records.CURRENT, member.member_id)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, and its target, deadlines and records."""
-        del self.members[member_id]
+        self._unsubscribe(self.members.pop(member_id))
         self.targets.pop(member_id, None)
         self.deadlines.remove(member_id)
         self._unchecked = True
         for kind in (records.CURRENT, records.TARGET, records.MEMBER):
             self.records.mark_changed(kind, member_id)
+
+    def _unsubscribe(self, member: ShareMember) -> None:
+        self._subscriptions.subtract(member.topic_names)
+        for name in member.topic_names:
+            if not self._subscriptions[name]:
+                del self._subscriptions[name]
 
     def extend_session(self, member_id: str, now: Now) -> None:
         """Begin a new session of a member."""

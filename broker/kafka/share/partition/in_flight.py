@@ -4,8 +4,10 @@ A batch is acquired, acknowledged and released as one run as long as its members
 only where they do not, and runs are joined again when they have become equal.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from anabranch.broker.kafka.share.interface import DeliveryState, StateBatch
 
@@ -13,6 +15,7 @@ TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
 """States that records never leave."""
 NOBODY = ""
 """Stands for the member of records that are not acquired."""
+_LAST_OFFSET = attrgetter("last_offset")
 
 
 @dataclass(slots=True, eq=False)
@@ -154,12 +157,10 @@ class Batch:
             yield self.runs[index]
 
     def _indexes(self, first_offset: int, last_offset: int) -> Iterator[int]:
-        runs, index = self.runs, 0
+        runs = self.runs
+        index = bisect_left(runs, first_offset, key=_LAST_OFFSET)
         while index < len(runs) and runs[index].first_offset <= last_offset:
             run = runs[index]
-            if run.last_offset < first_offset:
-                index += 1
-                continue
             self.is_split = self.is_split or run.first_offset < first_offset or run.last_offset > last_offset
             if run.first_offset < first_offset:
                 runs.insert(index, run.part(run.first_offset, first_offset - 1))

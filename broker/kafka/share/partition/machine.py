@@ -77,6 +77,13 @@ class DeadLetter(NamedTuple):
         return self.last_offset - self.first_offset + 1
 
 
+class OffsetCount(NamedTuple):
+    """Number of available offsets before an end."""
+
+    count: int
+    end_offset: int
+
+
 class Acquired(NamedTuple):
     """Records that a member has acquired. Both offsets are included."""
 
@@ -184,6 +191,22 @@ class SharePartition:
                     return run.first_offset
             self._may_be_available = False
         return self.end_offset
+
+    def reach(self, records_max: int) -> OffsetCount:
+        """Return how many offsets `acquire` can find for a request for so many records, and where they end.
+
+        The log may have no records at some of them.
+        """
+        room = self.limits.records_max - self.in_flight
+        wanted = min(records_max, room) if room > 0 else records_max
+        found = 0
+        for run in self._runs() if self._may_be_available else ():
+            if run.is_available:
+                if found + run.size >= wanted:
+                    return OffsetCount(wanted, run.first_offset + wanted - found)
+                found += run.size
+        new = max(min(wanted - found, room), 0)
+        return OffsetCount(found + new, self.end_offset + new)
 
     def can_acquire(self) -> bool:
         """Return whether records may be acquired, if the log has some at `next_fetch_offset`."""
@@ -392,15 +415,20 @@ class SharePartition:
 
         A lock whose time was over meanwhile ends with the next `expire`.
         """
-        for written in change.batches:
-            for batch in self._between(written.first_offset, written.last_offset):
-                for run in batch.runs:
-                    if run.change is change:
-                        run.end(durable=durable)
-                        if run.state == DeliveryState.ACQUIRED:
-                            self.next_deadline_ms = min(self.next_deadline_ms, run.deadline_ms)
-                batch.tidy()
-        self._may_be_available = True
+        # Each batch once: the change may cover many single records of it.
+        for batch in {
+            batch: None
+            for written in change.batches
+            for batch in self._between(written.first_offset, written.last_offset)
+        }:
+            for run in batch.runs:
+                if run.change is change:
+                    run.end(durable=durable)
+                    if run.state == DeliveryState.ACQUIRED:
+                        self.next_deadline_ms = min(self.next_deadline_ms, run.deadline_ms)
+                    elif run.is_available:
+                        self._may_be_available = True
+            batch.tidy()
         self._advance()
 
     # dead letters

@@ -60,6 +60,14 @@ async def test_records_are_acquired_acknowledged_and_passed(node: Node) -> None:
         assert all(batch.delivery_state == DeliveryState.ACKNOWLEDGED for batch in state.batches)
 
 
+async def test_a_request_with_all_records_that_it_asks_for_does_not_wait_for_more_bytes(node: Node) -> None:
+    async with raw_client(node.bootstrap) as client:
+        await client.produce("t", [batch_of(b"a", b"b")])
+        await client.produce("t", [batch_of(b"c")])
+        got = await Member(node, client, "ann").fetch(max_records=2, min_bytes=1 << 20, max_wait_ms=1 << 30)
+        assert ranges(got) == [(0, 1, 1)]
+
+
 async def test_members_share_records_and_wait_for_them(node: Node) -> None:
     async with raw_client(node.bootstrap) as client, raw_client(node.bootstrap) as other:
         ann, bob = Member(node, client, "ann"), Member(node, other, "bob")

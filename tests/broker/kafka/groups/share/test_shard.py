@@ -1,6 +1,7 @@
 """Share groups in a shard over a log in memory: heartbeats, states of partitions, offsets, crashes and deletion."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -323,3 +324,24 @@ async def test_records_are_written_in_apache_kafkas_order(client: ShareShard) ->
     await asyncio.sleep(0)
     gone = [records.KINDS.parse_key(key) for key, _ in client.log.records()[before:]]
     assert [key.kind for key in gone if key is not None] == [records.TARGET_EPOCH, records.STATES, records.EPOCH]
+
+
+async def test_a_thousand_members_share_a_hundred_partitions() -> None:
+    client = ShareShard(MemoryLog(), GroupSettings(share_members_max=1000))
+    await client.shard.load()
+    client.topics = image(1, (T, "t", 100))
+    for number in range(1000):
+        await client.beat(f"{number:03}")
+    await client.create()
+    epochs = {f"{number:03}": (await client.beat(f"{number:03}", 2 + number)).epoch for number in range(1000)}
+    with pytest.raises(KafkaError) as refused:
+        await client.beat("late")
+    assert refused.value.code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    for member_id, epoch in [*epochs.items()][::2]:
+        await client.beat(member_id, -1)
+    heir = await client.crash()
+    for member_id, epoch in [*epochs.items()][1::2]:
+        await heir.beat(member_id, epoch)
+    members = heir.group().members.values()
+    assert len(members) == 500
+    assert Counter(index for each in members for _, index in each.assigned) == dict.fromkeys(range(100), 5)

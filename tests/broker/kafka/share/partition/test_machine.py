@@ -1,6 +1,7 @@
 """A share partition's rules, each in a small history."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -18,6 +19,7 @@ from anabranch.broker.kafka.share.partition.machine import (
     ShareLimits,
     SharePartition,
 )
+from anabranch.broker.kafka.share.state.batches import combine
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 LIMITS = ShareLimits(records_max=100, deliveries_max=5, lock_ms=30)
@@ -64,6 +66,15 @@ def acknowledge(
     return change.batches
 
 
+def by_offset(partition: SharePartition) -> dict[int, tuple[DeliveryState, int]]:
+    """State and delivery count of each record in flight."""
+    return {
+        offset: (state, count)
+        for first, last, state, count, _ in partition.states()
+        for offset in range(first, last + 1)
+    }
+
+
 def test_whole_batches_of_the_log_are_acquired() -> None:
     partition = new()
     assert fetch(partition, tens(3), records_max=15) == [(0, 19, 1)]
@@ -81,6 +92,40 @@ def test_a_strict_limit_acquires_a_part_of_a_batch() -> None:
 def test_batches_are_cut_at_bounds_of_the_log() -> None:
     partition = new()
     assert fetch(partition, tens(5), batch_records=15) == [(0, 19, 1), (20, 39, 1), (40, 49, 1)]
+
+
+def test_the_reach_of_a_request_ends_where_it_has_enough_records() -> None:
+    partition = new()
+    assert partition.reach(30) == (30, 30)
+    fetch(partition, tens(9), batch_records=10)
+    assert partition.reach(30) == (10, 100), "the group's limit leaves ten"
+    acknowledge(partition, 20, 29, RELEASE)
+    acknowledge(partition, 50, 54, RELEASE)
+    assert partition.reach(5) == (5, 25)
+    assert partition.reach(30) == (10, 30)
+    partition.limits = LIMITS._replace(records_max=90)
+    assert partition.reach(30) == (15, 90), "nothing new, but all that was released"
+    assert sum(last - first + 1 for first, last, _ in fetch(partition, tens(20))) == 15
+
+
+def test_ten_thousand_records_in_flight_are_acknowledged_one_by_one() -> None:
+    partition = new(limits=ShareLimits(records_max=10_000, deliveries_max=5, lock_ms=30))
+    log, stored = tens(1_001), tuple[StateBatch, ...]()
+    for member in range(20):
+        assert fetch(partition, log, f"{member}", records_max=500, batch_records=500) == [
+            (500 * member, 500 * member + 499, 1)
+        ]
+    assert fetch(partition, log, "late") == []
+    offsets = list(range(10_000))
+    Random(1).shuffle(offsets)
+    for offset in offsets:
+        kind = RELEASE if offset % 7 == 0 else ACCEPT
+        stored = combine(stored, acknowledge(partition, offset, offset, kind, member=f"{offset // 500}"), 0)
+    released = [(offset, offset, 2) for offset in range(0, 10_000, 7)]
+    assert partition.delivery_complete_count == 10_000 - len(released)
+    heir = new(0, stored, partition.limits)
+    assert by_offset(heir) == by_offset(partition)
+    assert fetch(heir, log, "heir", records_max=10_000)[: len(released)] == released
 
 
 def test_nobody_else_gets_acquired_records() -> None:
