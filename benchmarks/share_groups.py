@@ -63,6 +63,7 @@ KAFKA_PROPERTIES = {
     "group.share.min.record.lock.duration.ms": str(LOCK_MS),
     "group.share.max.partition.max.record.locks": str(IN_FLIGHT),
 }
+STEP_TIMEOUT_S = 120.0
 Figures = Mapping[str, float]
 
 
@@ -78,8 +79,8 @@ class Sizes:
     """Heartbeats of each of the many members."""
 
 
-QUICK = Sizes(rounds=1, records=64_000, queue_s=3, takeovers=3, beats=3)
-FULL = Sizes(rounds=5, records=256_000, queue_s=8, takeovers=8, beats=8)
+QUICK = Sizes(rounds=1, records=32_000, queue_s=3, takeovers=3, beats=3)
+FULL = Sizes(rounds=5, records=64_000, queue_s=8, takeovers=8, beats=8)
 
 
 class Lab:
@@ -95,7 +96,8 @@ class Lab:
         """Return the name of a new group that begins with the first records."""
         self._groups += 1
         name = f"group-{self._groups}"
-        configure(self.broker, name, **configs)
+        with self.broker.connect() as connection:
+            configure(connection, name, **configs)
         return name
 
     def topic(self, name: str, partitions: int) -> bytes:
@@ -155,7 +157,7 @@ class Lab:
                 began = time.perf_counter()
                 if found:
                     await member.acknowledge(found)
-                    count = sum(each.count for each in found)
+                    count = sum(each.records for each in found)
                     acknowledged_ms.extend([(time.perf_counter() - began) * 1e3] * count)
                     left -= count
                     if left <= 0:
@@ -195,7 +197,7 @@ class Lab:
                 await asyncio.to_thread(self.produce, name, 10, 10)
                 acquired = await first.fetch()
                 began = time.perf_counter()
-                assert sum(each.count for each in acquired) == 10, acquired
+                assert sum(each.records for each in acquired) == 10, acquired
                 waiting = asyncio.create_task(_poll(heir))
                 if closes:
                     await asyncio.sleep(0.1)
@@ -212,9 +214,9 @@ class Lab:
         """Join by many members, then heartbeats."""
         group, name = self.group(), "many"
         topic_id = self.topic(name, MANY_PARTITIONS)
-        cpu_s, began = self.broker.cpu_s(), time.perf_counter()
+        cpu_s = self.broker.cpu_s()
         async with members_of(self.broker.port, group, name, topic_id, MANY_MEMBERS) as joined:
-            joined_s, joined_cpu_s = time.perf_counter() - began, self.broker.cpu_s() - cpu_s
+            joined_cpu_s = self.broker.cpu_s() - cpu_s
             shares = [sum(index in member.partitions for member in joined) for index in range(MANY_PARTITIONS)]
             assert min(shares) > 0, "each partition has members"
             beats_ms: list[float] = []
@@ -233,7 +235,6 @@ class Lab:
             )
             cpu_s = self.broker.cpu_s() - cpu_s
         return {
-            "joined s": joined_s,
             "joined, CPU s": joined_cpu_s,
             "heartbeat, CPU us": cpu_s * 1e6 / len(beats_ms),
             "heartbeat p99 ms": p99(beats_ms),
@@ -247,7 +248,7 @@ class Lab:
         async with members_of(self.broker.port, group, name, topic_id, 1) as (member,):
             cpu_s, began = self.broker.cpu_s(), time.perf_counter()
             acquired: list[Acquired] = []
-            while sum(each.count for each in acquired) < IN_FLIGHT:
+            while sum(each.records for each in acquired) < IN_FLIGHT:
                 acquired += await member.fetch(records_max=IN_FLIGHT_POLL)
             acquired_s, acquired_cpu_s = time.perf_counter() - began, self.broker.cpu_s() - cpu_s
             singles = [
@@ -290,9 +291,9 @@ STEPS: Mapping[str, Callable[[Lab], Awaitable[Figures]]] = {
 }
 
 
-def measure(labs: Sequence[Lab], steps: Sequence[str], rounds: int) -> Mapping[str, Mapping[str, Sequence[float]]]:
-    """Run the steps on all brokers in turn. Returns values of the rounds by figure and broker."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def measure(labs: Sequence[Lab], steps: Sequence[str], rounds: int) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
+    """Run the steps on all brokers in turn. Returns values by figure, broker and round."""
+    found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for lab in labs:
         if any(step.startswith("consume") for step in steps):
             lab.fill()
@@ -301,9 +302,8 @@ def measure(labs: Sequence[Lab], steps: Sequence[str], rounds: int) -> Mapping[s
             for lab in labs if round_ % 2 else reversed(labs):
                 os.sync()
                 figures = uvloop.run(_figures(STEPS[step](lab)))
-                if round_ >= 0:
-                    for name, value in figures.items():
-                        found[f"{step}: {name}"][lab.broker.name].append(value)
+                for name, value in figures.items() if round_ >= 0 else ():
+                    found[f"{step}: {name}"][lab.broker.name][round_] = value
         CONSOLE.print(f"{step}: {rounds} rounds", highlight=False)
     return found
 
@@ -316,7 +316,8 @@ async def _poll(member: Member) -> Sequence[Acquired]:
 
 
 async def _figures(step: Awaitable[Figures]) -> Figures:
-    return await step
+    async with asyncio.timeout(STEP_TIMEOUT_S):
+        return await step
 
 
 def main() -> None:
@@ -344,9 +345,9 @@ def main() -> None:
             shutil.rmtree(home)
     for figure, values in found.items():
         ours, theirs = values[Anabranch.name], values[ApacheKafka.name]
-        report.add(f"{figure}: node", middle(ours), "")
-        report.add(f"{figure}: Apache Kafka", middle(theirs), "")
-        ratios = [mine / other for mine, other in zip(ours, theirs, strict=True) if other]
+        report.add(f"{figure}: node", middle([*ours.values()]), "")
+        report.add(f"{figure}: Apache Kafka", middle([*theirs.values()]), "")
+        ratios = [ours[round_] / theirs[round_] for round_ in ours.keys() & theirs.keys() if theirs[round_]]
         if ratios:
             report.add(f"{figure}: node over Apache Kafka", middle(ratios), f"{min(ratios):.2f}-{max(ratios):.2f}")
     report.finish(options)

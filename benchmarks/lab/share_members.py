@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
+from anabranch.client.connection import Connection
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.incremental_alter_configs import (
@@ -29,7 +30,6 @@ from anabranch.protocol.messages.share_fetch import AcknowledgementBatch as Pigg
 from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from benchmarks.lab.frames import decode_response, request_frame
-from benchmarks.lab.processes import Broker
 
 POLL_RECORDS: Final = 500
 WAIT_MS: Final = 500
@@ -41,7 +41,11 @@ JOIN_TIMEOUT_S: Final = 120.0
 STARTING: Final = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
+SETTLE_S: Final = 1.5
+"""Longer than Apache Kafka waits with an assignment after the one before (group.share.assignment.interval.ms)."""
 GROUP_RESOURCE: Final = 32
+APPLIED_S: Final = 1.0
+"""Apache Kafka's coordinators apply a config of a group some time after it was answered, and show it before."""
 READ_BUFFER_BYTES: Final = 1 << 20
 
 
@@ -53,7 +57,7 @@ class Acquired(NamedTuple):
     last_offset: int
 
     @property
-    def count(self) -> int:
+    def records(self) -> int:
         """Number of records."""
         return self.last_offset - self.first_offset + 1
 
@@ -227,13 +231,23 @@ def _check(code: int, answer: object) -> None:
         raise RuntimeError(f"the broker answered with error {code}: {answer}"[:1000])
 
 
+async def _settle(members: Sequence[Member]) -> None:
+    """Send heartbeats until no member hears of another assignment: states and assignments come bit by bit."""
+    before = None
+    while (now := [tuple(member.partitions) for member in members]) != before:
+        before = now
+        await asyncio.sleep(SETTLE_S)
+        await asyncio.gather(*(member.beat() for member in members))
+
+
 @asynccontextmanager
 async def members_of(port: int, group: str, topic: str, topic_id: bytes, count: int) -> AsyncIterator[list[Member]]:
-    """Members that have joined and have partitions, and send heartbeats."""
+    """Members that have joined and have their partitions, and send heartbeats."""
     members = [await Member.connect(port, group, topic, topic_id) for _ in range(count)]
     async with asyncio.TaskGroup() as tasks:
         async with asyncio.timeout(JOIN_TIMEOUT_S):
             await asyncio.gather(*(member.join() for member in members))
+            await _settle(members)
         beats = [tasks.create_task(member.keep_alive()) for member in members]
         try:
             yield members
@@ -244,7 +258,7 @@ async def members_of(port: int, group: str, topic: str, topic_id: bytes, count: 
                 member.close()
 
 
-def configure(broker: Broker, group: str, **configs: str) -> None:
+def configure(connection: Connection, group: str, **configs: str) -> None:
     """Let a share group begin with the first records, and set other configs; `_` in names stands for a dot."""
     wanted: Mapping[str, str] = {
         "share.auto.offset.reset": "earliest",
@@ -255,25 +269,24 @@ def configure(broker: Broker, group: str, **configs: str) -> None:
         resource_name=group,
         configs=[AlterableConfig(name=name, config_operation=0, value=value) for name, value in wanted.items()],
     )
-    with broker.connect() as connection:
-        answer = connection.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    answer = connection.call(IncrementalAlterConfigsRequest(resources=[resource]))
     _check(answer.responses[0].error_code, answer)
+    time.sleep(APPLIED_S)
 
 
 async def consume(members: Sequence[Member], records: int) -> float:
-    """Let all members consume until that many records are acknowledged; return the seconds. Raises RuntimeError."""
+    """Let all members consume until they have got that many records; return the seconds. Raises RuntimeError."""
     left = records
     over = asyncio.Event()
 
     async def run(member: Member) -> None:
         nonlocal left
-        done: list[Acquired] = []
+        found: list[Acquired] = []
         while True:
-            found = await member.fetch(done)
-            left -= sum(each.count for each in done)
+            found = await member.fetch(found)
+            left -= sum(each.records for each in found)
             if left <= 0:
                 over.set()
-            done = found
 
     began = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

@@ -80,7 +80,7 @@ class DeadLetter(NamedTuple):
 class OffsetCount(NamedTuple):
     """Number of available offsets before an end."""
 
-    count: int
+    offsets: int
     end_offset: int
 
 
