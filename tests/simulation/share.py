@@ -308,6 +308,8 @@ class ShareConsumer:
         if errors:
             self.client.hear(where, *errors)
             if not found:
+                # A session of its own for what is asked for next: this one may have partitions that others lead now.
+                self.session_epochs.pop(node.node_id, None)
                 raise Refused(min(errors), f"ShareFetch {where}")
         return found
 
