@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 
 from tests.interop.test_java import run
+from tests.support.events import QUIET, Event, create_topic, send
 from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
 from tests.support.tools import share_client
@@ -22,6 +24,8 @@ CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
 SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
 GROUPS = f"{TOOLS}.GroupsCommand"
 RECORDS = 200
+LOCK_MS = 1000
+TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         tmp_path_factory.mktemp("share"),
         group_share_heartbeat_interval_ms=500,
         group_share_heartbeat_interval_min_ms=500,
+        group_share_record_lock_duration_min_ms=LOCK_MS,
     ) as node:
         run(node.bootstrap, TOPICS, "--create", "--topic", "t", "--partitions", "2")
         producer = Producer({"bootstrap.servers": node.bootstrap})
@@ -94,3 +99,56 @@ def test_franz_go_settles_each_number_once_with_two_members(servers: str) -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert [lag for _, _, lag in described(servers, "franz")] == ["0", "0"]
+
+
+def member(servers: str) -> ShareConsumer:
+    settings = {"bootstrap.servers": servers, "group.id": "late", "share.acknowledgement.mode": "explicit", **QUIET}
+    consumer = ShareConsumer(settings)
+    consumer.subscribe(["late"])
+    return consumer
+
+
+def polled(consumer: ShareConsumer) -> list[Message]:
+    """Return the records of the next delivery."""
+    for _ in range(TIMEOUT_S):
+        if found := consumer.poll(1):
+            return list(found)
+    pytest.fail("Timeout: no record was delivered")
+
+
+def settle(consumer: ShareConsumer, value: bytes, delivery: int) -> None:
+    """Accept one record, which must be the next one."""
+    (found,) = polled(consumer)
+    assert (found.value(), found.delivery_count()) == (value, delivery)
+    consumer.acknowledge(found)
+    assert list(consumer.commit_sync(TIMEOUT_S).values()) == [None]
+
+
+def test_confluent_kafka_releases_rejects_and_is_too_late(servers: str) -> None:
+    """Records that are not settled in time, or when their member leaves, go to another member."""
+    begin_at_the_start(servers, "late")
+    entity = ("--entity-type", "groups", "--entity-name", "late")
+    run(servers, CONFIGS, "--alter", *entity, "--add-config", f"share.record.lock.duration.ms={LOCK_MS}")
+    create_topic(servers, "late", 1)
+    send(servers, "late", [Event(0, b"%d" % number) for number in range(4)])
+    with closing(member(servers)) as first:
+        accepted, released, rejected, forgotten = polled(first)
+        first.acknowledge(accepted)
+        first.acknowledge(released, AcknowledgeType.RELEASE)
+        first.acknowledge(rejected, AcknowledgeType.REJECT)
+        assert list(first.commit_sync(TIMEOUT_S).values()) == [None]
+        with closing(member(servers)) as second:
+            settle(second, b"1", 2)  # which was released
+            (found,) = polled(second)  # in time, what was forgotten
+            assert (found.value(), found.delivery_count()) == (b"3", 2)
+            first.acknowledge(forgotten)
+            (error,) = first.commit_sync(TIMEOUT_S).values()
+            assert error is not None
+            assert error.args[0].name() == "INVALID_RECORD_STATE"
+            second.acknowledge(found)
+            assert list(second.commit_sync(TIMEOUT_S).values()) == [None]
+            send(servers, "late", [Event(0, b"4")])
+            (found,) = polled(second)
+            assert (found.value(), found.delivery_count()) == (b"4", 1)
+        settle(first, b"4", 2)
+    assert [lag for _, _, lag in described(servers, "late")] == ["0"]
