@@ -15,6 +15,7 @@ from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.producers import Producer
 from tests.simulation.routing import Client, Lost
 from tests.simulation.share import ShareConsumer
+from tests.simulation.streams import StreamsMember
 from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import check_views
@@ -71,6 +72,9 @@ async def check_all(
     for actor in actors:
         if isinstance(actor, Copier):
             await actor.check_copies(committed[actor.target], committed[actor.source])
+    streams = [actor for actor in actors if isinstance(actor, StreamsMember)]
+    if streams:
+        await streams[0].get_all()
     for group in groups:
         await check_group(world, group)
     history.check_order(producer_and_number)

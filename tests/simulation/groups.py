@@ -71,6 +71,9 @@ class GroupHistory:
 class Member:
     """A member that counts up the offsets of its partitions. Subclasses speak one of the protocols."""
 
+    stay_s = 20.0
+    """Time after which it leaves, on average."""
+
     def __init__(self, world: World, name: str, history: GroupHistory, topics: Mapping[str, int]) -> None:
         self.client = Client(world, name)
         self.world = world
@@ -102,7 +105,7 @@ class Member:
 
     async def _work(self) -> None:
         """Commit and beat until something ends the membership."""
-        ends_s = self.world.now_s + self.random.expovariate(1 / 20)
+        ends_s = self.world.now_s + self.random.expovariate(1 / self.stay_s)
         while not self.world.faults_over.is_set():
             await self.beat()
             for where in sorted(self.owned):

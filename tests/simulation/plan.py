@@ -22,6 +22,7 @@ COUNTS = (
     "idempotent",
     "restless",
     "share_members",
+    "streams_members",
     "tables",
     "table_topics",
 )
@@ -75,6 +76,8 @@ class Plan:
     snapshot_retention_ms: int = 10_000
     share_members: int = 0
     """Members of a share group."""
+    streams_members: int = 0
+    """Members of a streams group."""
     goes_back: bool = False
     """Put the catalog back to an earlier state at the end of the faults, and rebuild it."""
 
@@ -112,6 +115,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         rival=False,
     )
     plan = replace(plan, share_members=Random(f"share/{seed}").choice((0, 0, 0, 2, 3)))
+    plan = replace(plan, streams_members=Random(f"streams/{seed}").choice((0, 0, 0, 2, 3)))
     faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
     plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
     plan = replace(plan, faults=[*plan.faults, *(kind for kind in NEWER_FAULTS if random.random() < 0.35)])

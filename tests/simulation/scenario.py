@@ -32,6 +32,7 @@ from tests.simulation.restless import RestlessProducer
 from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
 from tests.simulation.share import ShareConsumer, ShareHistory
+from tests.simulation.streams import StreamsMember
 from tests.simulation.table_topics import TableTopic
 from tests.simulation.tables import Tables
 from tests.simulation.transactions import TransactionalProducer
@@ -139,7 +140,7 @@ class Scenario:
                 clocks_are_right="clock" not in plan.faults,
                 goes_back=plan.goes_back,
             )
-        self.groups = [GroupHistory("classic"), GroupHistory("consumer")]
+        self.groups = [GroupHistory("classic"), GroupHistory("consumer"), GroupHistory("streams")]
         self.shares: ShareHistory | None = None
         if plan.share_members:
             # A catalog that goes back takes records with it, also of the dead-letter topic.
@@ -250,6 +251,7 @@ class Scenario:
                 ConsumerMember(world, f"consumer{index}", self.groups[1], topics)
                 for index in range(plan.consumer_members)
             ),
+            *(StreamsMember(world, f"streams{index}", self.groups[2], topics) for index in range(plan.streams_members)),
             *self._share_consumers(),
             *(
                 Producer(world, history, f"keyed{index}", {"keyed": 1}, idempotent=True, keys=5)

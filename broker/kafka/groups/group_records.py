@@ -1,7 +1,7 @@
 """Records of a group that has several of them: their keys and order, and which of them the log does not have yet.
 
-Consumer groups (KIP-848) and share groups (KIP-932) have records of their own kinds. `RecordKinds` says which, and
-`GroupRecords` keeps those of one group.
+Consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071) have records of their own kinds.
+`RecordKinds` says which, and `GroupRecords` keeps those of one group.
 """
 
 from collections.abc import Callable, Mapping, Sequence

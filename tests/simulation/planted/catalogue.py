@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tests.simulation.planted.cluster import CLUSTER
 from tests.simulation.planted.patch import Edit, Planted
 from tests.simulation.planted.share import SHARE
+from tests.simulation.planted.streams import STREAMS
 from tests.simulation.planted.symptoms import (
     CLEANED,
     CORRUPT,
@@ -484,6 +485,7 @@ PLANTED: Sequence[Planted] = (
     ),
     *CLUSTER,
     *SHARE,
+    *STREAMS,
     *TABLES,
     *TABLE_TOPICS,
 )
