@@ -1,9 +1,23 @@
 """Planted bugs of streams groups."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from tests.simulation.plan import COUNTS, Plan
 from tests.simulation.planted.patch import Edit, Planted
-from tests.simulation.planted.symptoms import having
+
+
+def alone(*faults: str) -> Callable[[Plan], Plan]:
+    """Return a change of plans that leaves members of a streams group alone, with these faults: they rebalance more."""
+
+    def adapt(plan: Plan) -> Plan:
+        others = dict.fromkeys(COUNTS, 0)
+        actors: dict[str, Any] = {**others, "idempotent": 1, "streams_members": 3}
+        return replace(plan, seconds=15.0, faults=faults, partitions=4, goes_back=False, rival=False, **actors)
+
+    return adapt
+
 
 TWO_OWNERS = "was acked twice: there were two owners"
 STREAMS: Sequence[Planted] = (
@@ -26,7 +40,7 @@ STREAMS: Sequence[Planted] = (
         ],
         found_by=TWO_OWNERS,
         seeds=20,
-        adapt=having(streams_members=3, partitions=4),
+        adapt=alone(),
     ),
     Planted(
         "streams-revocation-assumed",
@@ -40,7 +54,7 @@ STREAMS: Sequence[Planted] = (
         ],
         found_by=TWO_OWNERS,
         seeds=20,
-        adapt=having(streams_members=3, partitions=4),
+        adapt=alone(),
     ),
     Planted(
         "streams-sessions-forgotten",
@@ -54,7 +68,7 @@ STREAMS: Sequence[Planted] = (
         ],
         found_by="the last member got",
         seeds=20,
-        adapt=having("kill", streams_members=3),
+        adapt=alone("kill"),
     ),
     Planted(
         "streams-internal-topics",
@@ -68,6 +82,6 @@ STREAMS: Sequence[Planted] = (
         ],
         found_by="the last member got",
         seeds=5,
-        adapt=having(streams_members=2),
+        adapt=alone(),
     ),
 )
