@@ -6,7 +6,7 @@ from sqlalchemy import Connection, select
 
 from anabranch.s3stream.catalog.nodes import list_nodes
 from anabranch.s3stream.catalog.progress import CatalogProgress
-from anabranch.s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
+from anabranch.s3stream.catalog.rows import CHANGE, COUNTERS, UPLOADS, ChangeKind
 from anabranch.s3stream.catalog.schema import counters, detached_topics, partitions, streams, topics
 from anabranch.s3stream.catalog.topics import list_topics
 from anabranch.s3stream.catalog.values import CatalogChanges, TopicInfo
@@ -14,7 +14,7 @@ from anabranch.s3stream.catalog.values import CatalogChanges, TopicInfo
 
 def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:
     """Return what has changed since the change with the number `seen`; None if nothing has."""
-    last: dict[str, int] = {row.name: row.next for row in connection.execute(select(counters))}
+    last: dict[str, int] = dict(connection.execute(COUNTERS).all())
     version = last[CHANGE]
     if version == seen:
         return None
@@ -40,7 +40,7 @@ def last_change(connection: Connection) -> int:
 
 def read_progress(connection: Connection) -> CatalogProgress:
     """Return how far the catalog has come."""
-    found: dict[str, int] = {row.name: row.next for row in connection.execute(select(counters))}
+    found: dict[str, int] = dict(connection.execute(COUNTERS).all())
     uploads = {int(name.removeprefix(UPLOADS)): number for name, number in found.items() if name.startswith(UPLOADS)}
     return CatalogProgress(found[CHANGE], uploads)
 

@@ -185,8 +185,9 @@ class Database:
             for engine in (self._writer,) if self._read_only else (self._writer, self._reader):
                 event.listen(engine, "do_connect", partial(_create_private, self._path))
                 event.listen(engine, "connect", _prepare_sqlite)
-            event.listen(self._writer, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-            event.listen(self._reader, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+            # In the dialect: with an event of the engine, SQLAlchemy spends twice the time on an empty transaction.
+            self._writer.dialect.do_begin = partial(_begin, "BEGIN IMMEDIATE")  # type: ignore[method-assign]
+            self._reader.dialect.do_begin = partial(_begin, "BEGIN")  # type: ignore[method-assign]
         else:
             from psycopg import IsolationLevel
 
@@ -587,6 +588,10 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
             if attempt + 1 == JOURNAL_ATTEMPTS:
                 raise
             time.sleep(JOURNAL_PAUSE_S)
+
+
+def _begin(statement: str, connection: PoolProxiedConnection) -> None:
+    connection.cursor().execute(statement)
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:

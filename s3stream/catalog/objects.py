@@ -30,6 +30,7 @@ from anabranch.s3stream.catalog.plans import (
     plan_upload,
 )
 from anabranch.s3stream.catalog.rows import (
+    IDS,
     LOCATION_COLUMNS,
     OBJECT_COLUMNS,
     RANGE_COLUMNS,
@@ -38,6 +39,7 @@ from anabranch.s3stream.catalog.rows import (
     count_uploads,
     destroy_if_dead,
     find_objects,
+    select_ids,
     select_in,
     set_uploads,
     take_ids,
@@ -94,9 +96,19 @@ def _time_query() -> Select[*tuple[Any, ...]]:
     )
 
 
-# Built once: on the path of cold reads, building a statement would cost more than running it.
+# Built once: on the path of cold reads, and some times a second, building a statement would cost more than running it.
 RANGES_QUERY: Final = _ranges_query()
 TIME_QUERY: Final = _time_query()
+STREAM_OBJECTS: Final = LOCATED.where(ranges.c.stream_id == bindparam("stream"), IS_STREAM_OBJECT).order_by(
+    ranges.c.end_offset
+)
+REAPABLE: Final = (
+    select(*OBJECT_COLUMNS, objects.c.upload_id)
+    .where(objects.c.state.in_(UNUSED), objects.c.deadline_ms <= bindparam("now"))
+    .order_by(objects.c.deadline_ms, objects.c.object_id)
+    .limit(bindparam("most", type_=Integer))
+)
+_LOCATED_BY_ID: Final = LOCATED.where(ranges.c.object_id.in_(bindparam(IDS, expanding=True)))
 
 
 def find_ranges(connection: Connection, stream_id: int, start: int, end: int, limit: int) -> Sequence[RangeLocation]:
@@ -319,8 +331,7 @@ def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence
 
 def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[RangeLocation]:
     """Return the stream's ranges in stream objects, in offset order."""
-    query = LOCATED.where(ranges.c.stream_id == stream_id, IS_STREAM_OBJECT)
-    return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
+    return [to_location(row) for row in connection.execute(STREAM_OBJECTS, {"stream": stream_id})]
 
 
 def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
@@ -360,7 +371,7 @@ def stream_bytes(connection: Connection, stream_ids: Collection[int]) -> Mapping
 def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mapping[int, Sequence[RangeLocation]]:
     """Return the live ranges of each existing object, by stream and offset."""
     located: dict[int, list[RangeLocation]] = {key: [] for key in find_objects(connection, object_ids)}
-    for row in select_in(connection, LOCATED, ranges.c.object_id, object_ids):
+    for row in select_ids(connection, _LOCATED_BY_ID, object_ids):
         location = to_location(row)
         located[location.object.object_id].append(location)
     for locations in located.values():
@@ -370,13 +381,8 @@ def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mappin
 
 def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
     """Return prepared and destroyed objects past their deadline, by deadline."""
-    query = (
-        select(*OBJECT_COLUMNS, objects.c.upload_id)
-        .where(objects.c.state.in_(UNUSED), objects.c.deadline_ms <= now_ms)
-        .order_by(objects.c.deadline_ms, objects.c.object_id)
-        .limit(limit)
-    )
-    return [(to_object(row[:-1]), row[-1]) for row in connection.execute(query)]
+    rows = connection.execute(REAPABLE, {"now": now_ms, "most": limit})
+    return [(to_object(row[:-1]), row[-1]) for row in rows]
 
 
 def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:

@@ -54,6 +54,22 @@ RANGE_COLUMNS: Final = tuple(ranges.c[field] for field in StreamRange.__dataclas
 LOCATION_COLUMNS: Final = (*RANGE_COLUMNS, *OBJECT_COLUMNS, ranges.c.source_stream_id)
 STREAM_COLUMNS: Final = tuple(streams.c[field] for field in StreamInfo.__dataclass_fields__)
 
+# Statements that a node runs some times a second are built once: to build one takes longer than to run it.
+
+IDS: Final = "ids"
+"""Parameter of statements that `select_ids` runs."""
+COUNTERS: Final = select(counters.c.name, counters.c.next)
+_OBJECTS: Final = select(*OBJECT_COLUMNS).where(objects.c.object_id.in_(bindparam(IDS, expanding=True)))
+_STREAMS: Final = select(*STREAM_COLUMNS).where(streams.c.stream_id.in_(bindparam(IDS, expanding=True)))
+_EPOCH: Final = select(nodes.c.epoch).where(nodes.c.node_id == bindparam("id"))
+_COUNTER: Final = select(counters.c.next).where(counters.c.name == bindparam("counter"))
+_TAKE: Final = (
+    update(counters)
+    .where(counters.c.name == bindparam("counter"))
+    .values(next=counters.c.next + bindparam("count"))
+    .returning(counters.c.next)
+)
+
 
 def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
     """Split into chunks that fit one statement."""
@@ -66,8 +82,15 @@ def select_in(
     connection: Connection, query: Select[*tuple[Any, ...]], column: Column[Item], ids: Collection[Item]
 ) -> Iterator[Row[*tuple[Any, ...]]]:
     """Yield the rows of `query` whose `column` is one of `ids`, in the query's order within each chunk of ids."""
+    return select_ids(connection, query.where(column.in_(bindparam(IDS, expanding=True))), ids)
+
+
+def select_ids(
+    connection: Connection, query: Select[*tuple[Any, ...]], ids: Collection[Any]
+) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield the rows of a query that has the parameter `IDS`, in its order within each chunk of ids."""
     for piece in chunks(ids):
-        yield from connection.execute(query.where(column.in_(piece)))
+        yield from connection.execute(query, {IDS: piece})
 
 
 def to_object(values: Sequence[Any]) -> ObjectInfo:
@@ -96,20 +119,17 @@ def to_location(row: Sequence[Any]) -> RangeLocation:
 
 def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, ObjectInfo]:
     """Return the objects that exist, by id."""
-    rows = select_in(connection, select(*OBJECT_COLUMNS), objects.c.object_id, ids)
-    return {row[0]: to_object(row) for row in rows}
+    return {row[0]: to_object(row) for row in select_ids(connection, _OBJECTS, ids)}
 
 
 def find_streams(connection: Connection, ids: Collection[int]) -> dict[int, StreamInfo]:
     """Return the streams that exist, by id."""
-    rows = select_in(connection, select(*STREAM_COLUMNS), streams.c.stream_id, ids)
-    return {row[0]: StreamInfo(*row) for row in rows}
+    return {row[0]: StreamInfo(*row) for row in select_ids(connection, _STREAMS, ids)}
 
 
 def take_ids(connection: Connection, counter: str, count: int) -> int:
     """Advance a counter by `count`; returns its value before."""
-    grown = update(counters).where(counters.c.name == counter).values(next=counters.c.next + count)
-    result: int = connection.execute(grown.returning(counters.c.next)).scalar_one()
+    result: int = connection.execute(_TAKE, {"counter": counter, "count": count}).scalar_one()
     return result - count
 
 
@@ -120,8 +140,7 @@ def uploads_counter(node_id: int) -> str:
 
 def count_uploads(connection: Connection, node_id: int) -> int:
     """Return how many uploads the catalog has committed for the node."""
-    row = counters.c.name == uploads_counter(node_id)
-    return connection.execute(select(counters.c.next).where(row)).scalar_one_or_none() or 0
+    return connection.execute(_COUNTER, {"counter": uploads_counter(node_id)}).scalar_one_or_none() or 0
 
 
 def set_uploads(connection: Connection, node_id: int, number: int) -> None:
@@ -143,7 +162,7 @@ def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:
 
 def check_node(connection: Connection, node: NodeIdentity) -> None:
     """Raise NodeFenced unless this is the node's newest epoch."""
-    found = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node.node_id)).scalar_one_or_none()
+    found = connection.execute(_EPOCH, {"id": node.node_id}).scalar_one_or_none()
     if found is None:
         raise NodeFenced(f"node {node.node_id} is not registered")
     if found != node.epoch:

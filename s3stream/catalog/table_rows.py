@@ -11,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     Row,
+    Select,
     bindparam,
     case,
     delete,
@@ -24,7 +25,7 @@ from sqlalchemy import (
 )
 
 from anabranch.s3stream.catalog.manifest_state import TableRows
-from anabranch.s3stream.catalog.rows import CHANGE, check_node, chunks, select_in, take_ids
+from anabranch.s3stream.catalog.rows import CHANGE, IDS, check_node, chunks, select_ids, select_in, take_ids
 from anabranch.s3stream.catalog.schema import (
     partitions,
     streams,
@@ -71,6 +72,28 @@ IS_UNUSED: Final = table_files.c.state != _literal(ObjectState.COMMITTED)
 IS_LIVE_DATA: Final = (
     (table_files.c.kind == _literal(TableFileKind.DATA)) & IS_COMMITTED & (table_files.c.removed == _literal(0))
 )
+
+
+def _at_rest_query() -> Select[*tuple[Any, ...]]:
+    older = table_snapshots.alias()
+    return (
+        select(*TABLE_COLUMNS)
+        .join(
+            table_snapshots,
+            (table_snapshots.c.table_id == tables.c.table_id)
+            & (table_snapshots.c.snapshot_id == tables.c.snapshot_id)
+            & (table_snapshots.c.committed_ms <= bindparam("before")),
+        )
+        .where(exists().where(older.c.table_id == tables.c.table_id, older.c.version < table_snapshots.c.version))
+        .order_by(tables.c.name)
+    )
+
+
+# Statements that a node runs some times a second are built once.
+
+_FILES: Final = select(*FILE_COLUMNS).where(table_files.c.file_id.in_(bindparam(IDS, expanding=True)))
+_OF_TOPIC: Final = select(*TABLE_COLUMNS).where(tables.c.topic_id == bindparam("id"))
+_AT_REST: Final = _at_rest_query()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +156,12 @@ def list_tables(connection: Connection) -> Sequence[TableInfo]:
 
 def list_tables_at_rest(connection: Connection, before_ms: int) -> Sequence[TableInfo]:
     """Return the tables with more than one snapshot whose current one was committed up to `before_ms`."""
-    older = table_snapshots.alias()
-    query = (
-        select(*TABLE_COLUMNS)
-        .join(
-            table_snapshots,
-            (table_snapshots.c.table_id == tables.c.table_id)
-            & (table_snapshots.c.snapshot_id == tables.c.snapshot_id)
-            & (table_snapshots.c.committed_ms <= before_ms),
-        )
-        .where(exists().where(older.c.table_id == tables.c.table_id, older.c.version < table_snapshots.c.version))
-        .order_by(tables.c.name)
-    )
-    return [_to_table(row) for row in connection.execute(query)]
+    return [_to_table(row) for row in connection.execute(_AT_REST, {"before": before_ms})]
 
 
 def find_table_of(connection: Connection, topic_id: bytes) -> TableInfo | None:
     """Return the table of a topic, None if it has none."""
-    row = connection.execute(select(*TABLE_COLUMNS).where(tables.c.topic_id == topic_id)).first()
+    row = connection.execute(_OF_TOPIC, {"id": topic_id}).first()
     return None if row is None else _to_table(row)
 
 
@@ -419,8 +430,7 @@ def list_files(connection: Connection, after: int, limit: int) -> Sequence[Table
 
 def find_files(connection: Connection, file_ids: Collection[int]) -> dict[int, TableFile]:
     """Return the files that exist, by id."""
-    rows = select_in(connection, select(*FILE_COLUMNS), table_files.c.file_id, file_ids)
-    return {row.file_id: _to_file(row) for row in rows}
+    return {row.file_id: _to_file(row) for row in select_ids(connection, _FILES, file_ids)}
 
 
 def list_reapable_files(connection: Connection, now_ms: int, limit: int) -> Sequence[TableFile]:
