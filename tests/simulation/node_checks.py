@@ -2,14 +2,16 @@
 
 import asyncio
 import re
-from typing import cast
+import sqlite3
+from contextlib import closing
+from typing import Any, cast
 
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.table_values import parse_table_key
 from anabranch.s3stream.maintain.findings import Finding, FindingKind
 from anabranch.s3stream.maintain.verify import verify
-from anabranch.s3stream.model import parse_object_key
+from anabranch.s3stream.model import ObjectState, parse_object_key
 from anabranch.tables.verify import verify_tables
 from anabranch.wal.log import DeltaWal
 from tests.simulation.history import Violation
@@ -20,6 +22,15 @@ from tests.simulation.world import World
 
 SETTLES_S = 60.0
 """Virtual time, besides the delays of deletions, after which every object that is not committed is deleted."""
+UNSETTLED = (
+    "SELECT 'object', object_id, deadline_ms FROM objects"
+    f" WHERE state != {ObjectState.COMMITTED:d} AND deadline_ms < :end"
+    " UNION ALL SELECT 'file of a table', file_id, deadline_ms FROM table_files"
+    f" WHERE state != {ObjectState.COMMITTED:d} AND deadline_ms < :end"
+    " UNION ALL SELECT 'snapshot', version, committed_ms FROM table_snapshots s WHERE committed_ms < :end"
+    " AND EXISTS (SELECT * FROM table_snapshots n WHERE n.table_id = s.table_id AND n.version > s.version)"
+)
+"""Rows that leave the catalog before `end`. A clock that was wrong for a while may have set times days away."""
 REST_CHECKS = 60
 LEFT = re.compile(r"objects of a late upload may be left in the store.* objects=\[([\d, ]*)\]")
 TASKS_MAX = 40
@@ -85,6 +96,22 @@ async def _check_left(world: World, sim_node: SimNode) -> None:
     )
 
 
+async def _settled(world: World, plan: Plan) -> None:
+    """Wait until nothing is left to be deleted, as it must be some time after the last request of a client."""
+    longest_ms = PREPARE_TTL_MS + plan.delete_delay_ms
+    end = {"end": world.now_ms() + longest_ms}
+    await asyncio.sleep(SETTLES_S)
+    left: list[tuple[Any, ...]] = []
+    with closing(sqlite3.connect(world.folder / "catalog.db")) as connection:
+        for _ in range(longest_ms // 1000):
+            await asyncio.sleep(1)
+            left = connection.execute(UNSETTLED, end).fetchall()
+            if not left:
+                return
+    if "clock" not in plan.faults:
+        raise Violation(f"not all that is not needed is deleted: {left[:5]}")
+
+
 async def check_storage(world: World, plan: Plan) -> None:
     """Stop the nodes, and compare catalog and store."""
     for node in world.nodes:
@@ -92,7 +119,7 @@ async def check_storage(world: World, plan: Plan) -> None:
     while world.store.late:
         await asyncio.sleep(10)
     if plan.settles:
-        await asyncio.sleep((PREPARE_TTL_MS + plan.delete_delay_ms) / 1000 + SETTLES_S)
+        await _settled(world, plan)
     for node in world.nodes:
         await _check_left(world, node)
     for node in world.nodes:
