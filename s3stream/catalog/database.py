@@ -416,11 +416,14 @@ class Database:
         loop = asyncio.get_running_loop()
         if is_long:
             return await loop.run_in_executor(threads, work)
-        slow = loop.call_later(SLOW_COMMAND_S, partial(log.warning, "the catalog does not answer", catalog=self._where))
+        slow = loop.call_later(SLOW_COMMAND_S, self._note_slow)
         try:
             return await loop.run_in_executor(threads, work)
         finally:
             slow.cancel()
+
+    def _note_slow(self) -> None:
+        log.warning("the catalog does not answer", catalog=self._where)
 
     def _may_repeat(self, error: DBAPIError) -> bool:
         """Return whether to repeat. SQLite has waited already, and so has a command that waited for the lock."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.s3stream.catalog.table_values import TABLE_KEYS, TableFileKind, TableRetention, parse_table_key
@@ -369,10 +370,12 @@ class Tables:
             self._check_newest(where, partition, rows, files[0].start, at)
             return
         for offset, value in known.acked.items():
+            if rows.get(offset) == value:
+                continue
             transaction = history.transaction_of.get(value)
             is_committed = transaction is None or transaction.outcome is Outcome.COMMITTED
             is_here = files[0].start <= offset < at and not any(low <= offset < high for low, high in holes)
-            if is_committed and is_here and rows.get(offset) != value:
+            if is_committed and is_here:
                 raise Violation(
                     f"{where}: {partition} offset {offset}: acked {value!r} is no row: {rows.get(offset)!r}"
                 )
@@ -508,10 +511,11 @@ def _read_rows(data: bytes, file: File) -> Iterator[tuple[int, str]]:
     """Yield offsets and values of a data file, as `History.values_of` does of a batch."""
     table = pq.read_table(io.BytesIO(data), columns=["value", "_kafka"], use_threads=False)
     last = file.start - 1
-    for value, kafka in zip(table["value"].to_pylist(), table["_kafka"].to_pylist(), strict=True):
-        offset = kafka["offset"]
-        if kafka["partition"] != file.idx or not last < offset < file.end or kafka["error"] is not None:
-            raise Violation(f"{file.key}: row {kafka} after offset {last}, in a file of [{file.start}, {file.end})")
+    kafka = (pc.struct_field(table["_kafka"], name).to_pylist() for name in ("partition", "offset", "error"))
+    for value, partition, offset, error in zip(table["value"].to_pylist(), *kafka, strict=True):
+        if partition != file.idx or not last < offset < file.end or error is not None:
+            row = f"row {partition, offset, error}"
+            raise Violation(f"{file.key}: {row} after offset {last}, in a file of [{file.start}, {file.end})")
         last = offset
         yield offset, (value or b"").partition(b"|")[0].decode()
 

@@ -173,7 +173,7 @@ class SimDevice:
     def _check_order(self, request: IoRequest) -> None:
         """Check that zeros go to pages that were never written, and records (not a skip record) to others."""
         first = request.segments[0][1]
-        zeros = not any(any(content) for _, content in request.segments)
+        zeros = not any(bytes(content).strip(b"\0") for _, content in request.segments)
         self.zeroed += zeros
         for position, content in request.segments:
             pages = set(range(position // PAGE_BYTES, (position + len(content)) // PAGE_BYTES))
@@ -181,7 +181,7 @@ class SimDevice:
                 sound = pages <= self.disk.unwritten
             else:
                 skip = int.from_bytes(first[:4], "little") == Magic.SKIP
-                sound = skip or not pages & (self.disk.unwritten | self.disk.converting)
+                sound = skip or (pages.isdisjoint(self.disk.unwritten) and pages.isdisjoint(self.disk.converting))
             if not sound:
                 self.disordered.append((position, "zeros" if zeros else "records"))
 
