@@ -34,6 +34,7 @@ from tests.simulation.world import World
 
 BAD_SHARE = 0.1
 """Share of the values that cannot be decoded."""
+FILLED_INTERVALS = 5
 COMMAND_S = 20.0
 STRAYS_S = 45.0
 """Time within which a change whose answer was lost takes effect, or never: no pause is longer."""
@@ -136,6 +137,15 @@ class TableTopic(Churn):
             self.world.count(f"schema of {life.values.format} grown")
         if life.values.format == "json":
             await self._alter(life, life.values.configs())
+        if self.client.random.random() < 0.5:
+            await self._fill(life)
+
+    async def _fill(self, life: _Life) -> None:
+        """Send over some intervals of commits, so that files with the columns of the newest schema are joined."""
+        interval_s = int(self.table_configs["table.commit.interval.ms"]) / 1000
+        for _ in range(FILLED_INTERVALS):
+            await life.producer.flight()
+            await asyncio.sleep(self.client.random.uniform(1, 2) * interval_s)
 
     async def _grow_topic(self, life: _Life) -> None:
         if life.count < 3:

@@ -183,6 +183,20 @@ TABLE_TOPICS: Sequence[Planted] = (
         adapt=living(),
     ),
     Planted(
+        "table-join-loses-column",
+        "rows that are joined lose the columns that the table did not begin with",
+        [
+            Edit(
+                "anabranch.tables.joins",
+                "conform(rows.to_struct_array(), ",
+                "conform(rows.select(rows.schema.names[:3]).to_struct_array(), ",
+            )
+        ],
+        found_by=TABLE_COLUMNS,
+        seeds=40,
+        adapt=living(),
+    ),
+    Planted(
         "table-error-without-value",
         "the row of a value that cannot be decoded does not have its bytes",
         [
