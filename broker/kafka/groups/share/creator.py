@@ -1,6 +1,7 @@
 """Creation of the states that share groups ask for, beside the heartbeats that found them missing.
 
-A group that is not told of the end, because its coordinator has moved, asks again in a higher epoch.
+A group that is not told of the end, because its coordinator has moved, asks again in a higher epoch. A state that is
+there by then is left as it is: members may have acknowledged records already, which would be delivered again.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import structlog
 
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.share.requests import StatesCreated, StatesToCreate
-from anabranch.broker.kafka.share.interface import ShareKey, SharePersister
+from anabranch.broker.kafka.share.interface import InitialState, ShareKey, SharePersister
+from anabranch.broker.kafka.share.state.coordinator import NO_STATE
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 _log = structlog.get_logger(__name__)
@@ -26,7 +28,7 @@ async def keep_creating(
     """
 
     async def create(wanted: StatesToCreate) -> None:
-        result = outcome(wanted, await persister.initialize(wanted.states))
+        result = outcome(wanted, await _create_missing(persister, wanted.states))
         if result.failed:
             _log.warning("states of a share group not created, trying again", group=wanted.group_id)
         with suppress(KafkaError):
@@ -35,6 +37,15 @@ async def keep_creating(
     async with asyncio.TaskGroup() as tasks:
         while True:
             tasks.create_task(create(await asked.get()))
+
+
+async def _create_missing(
+    persister: SharePersister, states: Mapping[ShareKey, InitialState]
+) -> Mapping[ShareKey, ErrorCode]:
+    found = await persister.summaries(states)
+    codes = {key: each if isinstance(each, ErrorCode) else ErrorCode.NONE for key, each in found.items()}
+    missing = {key: initial for key, initial in states.items() if found[key] == NO_STATE}
+    return {**codes, **await persister.initialize(missing)}
 
 
 def outcome(asked: StatesToCreate, errors: Mapping[ShareKey, ErrorCode]) -> StatesCreated:
