@@ -109,6 +109,8 @@ Different by design (the list below this one has what shows in responses):
   (4.4-IV2).
 - A consumer group or share group computes an assignment at the first heartbeat after a change, as before Kafka
   4.3 (KIP-1263).
+- Share groups: a member over its quota acquires nothing, so that others get the records; Apache Kafka locks them. A
+  dead letter whose record is too large for the dead-letter topic is written without its copy; Apache Kafka gives it up.
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
 - While a transaction ends, a request for the next one waits for up to half a second before it gets
   CONCURRENT_TRANSACTIONS, which Apache Kafka answers at once. All else of transactions is answered as there
@@ -198,7 +200,8 @@ def page() -> str:
     served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
     total = served + len(NOT_SERVED)
     lines = [
-        f"\n{served} of the {total} APIs that Apache Kafka advertises are served, in its versions unless noted.\n",
+        f"\n{served} of the {total} APIs that Apache Kafka advertises are served, in its versions unless noted,",
+        f"and {len(NOT_ADVERTISED)} that it advertises only with a plug-in.\n",
         *table(),
         *not_served(),
     ]

@@ -2,7 +2,8 @@
 
 They read and write the states of share partitions that this node keeps. DescribeQuorum, sent by a node, asks how far
 this one has come with the catalog's changes. Relay and DescribeRuns ask this node what only a leader or coordinator can
-answer, for a user of the other node's admin port. RegistryCall asks the schema registry, whose log this node leads.
+answer, for a user of the other node's admin port; Relay also brings dead letters of share groups to the leader of their
+topic. RegistryCall asks the schema registry, whose log this node leads.
 
 A connection begins with Hello and Authenticate (`broker.node.peers.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -160,7 +161,7 @@ DESCRIBE_SHARES: Final = declare(DescribeSharesRequest, _describe_shares, guard=
 
 
 def internal_handlers(local: LocalRequests) -> Handlers:
-    """Return these APIs, and Relay, which asks this node on behalf of another one's admin port."""
+    """Return these APIs, and Relay, which asks this node on behalf of another one."""
 
     def relay(_serving: Serving, request: RelayRequest, _exchange: Exchange) -> Coroutine[Any, Any, RelayResponse]:
         return local.relay(request)

@@ -1,4 +1,4 @@
-"""Relay: a node passes a request of Kafka's protocol, of a user of its admin port, to the node that can answer it."""
+"""Relay: a node passes a request of Kafka's protocol, its own or a user's, to the node that can answer it."""
 
 from anabranch.protocol import wire
 from anabranch.protocol.wire import message
