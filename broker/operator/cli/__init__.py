@@ -16,7 +16,7 @@ COMMANDS = {
     "consume": "Print the records of topics.",
     "topic": "Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node.",
     "table": "List, describe, query, commit and drop tables of topics.",
-    "group": "List, describe, move and delete consumer groups.",
+    "group": "List, describe, move and delete groups: consumer, share and streams groups.",
     "config": "Show and change configs of topics, brokers, loggers and groups.",
     "transaction": "List, describe and abort transactions.",
     "cluster": "Show the state of the whole cluster.",

@@ -67,7 +67,9 @@ class Filter:
     "-g", "--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them."
 )
 @click.option(
-    "--share", metavar="GROUP", help="Take records as a member of this share group: no other member gets them, too."
+    "--share",
+    metavar="GROUP",
+    help="Take records as a member of this share group: no other member gets what this one has.",
 )
 @click.option(
     "--ack",
@@ -119,6 +121,9 @@ def consume(  # noqa: PLR0913 - its options
 
     Records of one partition are in order. Lines of text begin with partition and offset, and of several topics with
     the topic, too. Ctrl-C ends the command with exit code 130.
+
+    With --share it prints what the group delivers to it, and ends when nothing is left, or nothing has come for three
+    seconds because other members have the rest.
     """
     try:
         writer = make_writer(form, names_topics=len(set(topics)) > 1, json_values=json_values)

@@ -35,7 +35,7 @@ from anabranch.output import count_text, emit, make_table, number_text, output_o
 
 @click.group()
 def group() -> None:
-    """List, describe, move and delete consumer groups."""
+    """List, describe, move and delete groups: consumer, share and streams groups."""
 
 
 @group.command(name="list", short_help="List the groups.")
