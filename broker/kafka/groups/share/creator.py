@@ -26,17 +26,25 @@ async def keep_creating(
 
     `finished` passes a result to the group with this id. It raises KafkaError if the group is not here any more.
     """
+    last: dict[str, asyncio.Task[None]] = {}
+    """The newest creation of each group. The next one waits for it: otherwise it could miss a state, and begin it anew
+    after members were told of it."""
 
-    async def create(wanted: StatesToCreate) -> None:
+    async def create(wanted: StatesToCreate, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
         result = outcome(wanted, await _create_missing(persister, wanted.states))
         if result.failed:
             _log.warning("states of a share group not created, trying again", group=wanted.group_id)
         with suppress(KafkaError):
             finished(wanted.group_id, result)
+        if last[wanted.group_id] is asyncio.current_task():
+            del last[wanted.group_id]
 
     async with asyncio.TaskGroup() as tasks:
         while True:
-            tasks.create_task(create(await asked.get()))
+            wanted = await asked.get()
+            last[wanted.group_id] = tasks.create_task(create(wanted, last.get(wanted.group_id)))
 
 
 async def _create_missing(

@@ -46,6 +46,30 @@ async def test_a_state_that_is_there_is_left_as_it_is() -> None:
     assert persister.states[KEYS[1]].summary.state_epoch == 5
 
 
+async def test_a_group_that_asks_twice_begins_nothing_anew() -> None:
+    """The first creation ends late, after the group has asked again."""
+    persister = MemoryPersister()
+    persister.hold = True
+    told: list[StatesCreated] = []
+    asked: asyncio.Queue[StatesToCreate] = asyncio.Queue()
+    creating = asyncio.create_task(keep_creating(asked, persister, lambda _, result: told.append(result)))
+    for epoch in (2, 5):
+        asked.put_nowait(StatesToCreate("g", {KEYS[0]: InitialState(epoch, UNINITIALIZED_START_OFFSET)}))
+        await drain(asked)
+    persister.hold = False
+    persister.release()
+    await until(lambda: len(told) == 2)
+    creating.cancel()
+    assert persister.states[KEYS[0]].summary.state_epoch == 2
+
+
+async def drain(asked: asyncio.Queue[StatesToCreate]) -> None:
+    """Wait until what was asked for has begun, as far as it can."""
+    await until(asked.empty)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_the_group_hears_of_states_that_could_not_be_created() -> None:
     persister = MemoryPersister()
     persister.refusal = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
