@@ -216,7 +216,7 @@ class TablePublisher:
         entry.metadata_file, entry.status.version, entry.status.lacking_since_ms = info.metadata_file, info.version, 0
 
     async def _look_after(self, entry: _Entry) -> None:
-        """Remove the entry of a table that was dropped; forget one that another node commits.
+        """Remove the entry of a table that was dropped, or is not wanted there; forget one that another node commits.
 
         A table that nobody commits any more gets its last version, which it may have lacked.
         """
@@ -227,12 +227,15 @@ class TablePublisher:
         except NotFound:
             await self._withdraw(info)
         else:
-            name, is_behind = found.options.get(PUBLISHED), found.metadata_file != entry.metadata_file
-            is_abandoned = is_behind and await self._is_abandoned(topic_id)
-            if name is not None and is_abandoned:
+            name, is_abandoned = found.options.get(PUBLISHED), await self._is_abandoned(topic_id)
+            is_wanted = name is None or not is_abandoned or await self._is_wanted(found, name)
+            if not is_wanted:
+                await self._withdraw(found)
+                await self._note(found, {})
+            elif name is not None and is_abandoned and found.metadata_file != entry.metadata_file:
                 await self._publish(self._catalog(name), found)
                 entry.metadata_file = found.metadata_file
-            if is_abandoned or found.snapshot_id == info.snapshot_id:  # no committer has added any
+            if is_wanted and (is_abandoned or found.snapshot_id == info.snapshot_id):  # no committer has added any
                 entry.pause.grow(asyncio.get_running_loop().time(), max_s=LEFT_S_MAX)
                 return
         self._left.pop(topic_id, None)

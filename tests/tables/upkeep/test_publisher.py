@@ -272,6 +272,33 @@ async def test_an_entry_of_a_kept_table_gets_its_last_version_after_an_outage(
     assert await asyncio.to_thread(rows_there, folder, topic) == last
 
 
+async def test_an_entry_that_left_with_the_enabling_of_its_table_is_not_put_back(
+    node: Node, topic: str, folder: Path, tmp_path: Path
+) -> None:
+    """The table had a version that the other catalog lacked when its topic was enabled and published no more."""
+    await created_slowly(node, topic, configs=OWN)
+    committer = own_committer(node, topic, tmp_path / "committer")
+    await sent(node, topic, values(0, 10))
+    await finish(committer)
+    topics, steps = Topics(node, topic), list[str]()
+
+    async def noted(reached: str) -> None:
+        steps.append(reached)
+
+    publisher = own_publisher(node, topics, tmp_path / "own", step=noted)
+    await until_done(publisher)
+    await sent(node, topic, values(10, 20))
+    await finish(committer)
+    steps.clear()
+    for name, value in (("table.publish", ""), ("table.enable", "false")):
+        await asyncio.to_thread(alter, node, topic, name, value)
+    await until(lambda: not topics.committed(), pause_s=0.02)
+    await publisher.look()
+    assert not is_there(folder, topic)
+    assert not steps, "it was put nowhere in between"
+    assert await publisher.look() == LOOK_S_MAX, "nothing is left to do"
+
+
 async def test_a_table_of_somebody_else_is_left_alone_until_it_is_gone(
     node: Node, topic: str, folder: Path, tmp_path: Path
 ) -> None:
