@@ -108,6 +108,6 @@ class GroupRecords:
         return value is not None, 0 if value is None else self._kinds.write_order.index(key.kind)
 
     def tombstones(self) -> list[KeyValue]:
-        """Return the tombstones of all records that are in the log, or on their way to it."""
-        order = self._kinds.deletion_order
-        return [KeyValue(raw, None) for raw in sorted(self._written, key=lambda raw: order.index(read_version(raw)))]
+        """Return the tombstones of all records that are in the log, or on their way to it: first of other kinds."""
+        order = {kind: place for place, kind in enumerate(self._kinds.deletion_order)}
+        return [KeyValue(raw, None) for raw in sorted(self._written, key=lambda raw: order.get(read_version(raw), -1))]
