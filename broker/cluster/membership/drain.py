@@ -99,7 +99,7 @@ class Drain:
         }
 
     def _is_free(self, place: Place, info: PartitionInfo, targets: Sequence[int]) -> bool:
-        """Return whether to order a partition to another node. A stop does not repeat what has failed.
+        """Return whether to order a partition to another node. A stop does not repeat what it has tried.
 
         An order of a person stands until it fails, which it does when its target stays away.
         """
@@ -107,8 +107,9 @@ class Drain:
             return True
         if place not in self._failed:
             return not info.order.reason.is_lasting and info.order.to_node not in targets
-        seen_s = self._failed[place][1]
-        return not self._stopping and asyncio.get_running_loop().time() - seen_s >= RETRY_S
+        if self._stopping:
+            return info.order.reason is not MoveReason.STOP
+        return asyncio.get_running_loop().time() - self._failed[place][1] >= RETRY_S
 
     def _place(self, places: Sequence[Place], targets: Sequence[int]) -> Sequence[int]:
         """Spread partitions over the targets: those that lead the fewest, or soon will, come first."""
@@ -151,8 +152,12 @@ class Drain:
         _log.info("partitions were moved before the stop", moved=before - left, left=left)
 
     def _moves_go_on(self) -> bool:
-        """Return whether a partition is still to be moved that has not failed."""
+        """Return whether a partition is still to be moved, and the stop has not failed to."""
         led = self._requests.led_by(self._node_id)
         return bool(self.targets()) and any(
-            info.leader != self._node_id or info.order is None or not info.order.failure for info in led.values()
+            info.leader != self._node_id
+            or info.order is None
+            or not info.order.failure
+            or info.order.reason is not MoveReason.STOP
+            for info in led.values()
         )

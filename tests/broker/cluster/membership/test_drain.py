@@ -109,6 +109,19 @@ async def test_before_a_stop_everything_moves_to_others(nodes: list[Node]) -> No
     assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
 
 
+async def test_a_stop_also_moves_what_a_person_has_ordered_in_vain(nodes: list[Node]) -> None:
+    requests = nodes[0].serving.move_requests
+    await requests.request(dict.fromkeys(PLACES, 3), MoveReason.OPERATOR)
+    for order in await nodes[0].serving.catalog.list_moves():
+        await nodes[0].serving.catalog.fail_move(order, "busy")
+    await nodes[0].serving.membership.catch_up()
+    orders = [requests.info(place).order for place in PLACES]
+    assert all(order is not None and order.failure for order in orders)
+    async with moves_carried_out(nodes):
+        await nodes[0].upkeep.drain.before_stop(60)
+    assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
+
+
 async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes: list[Node]) -> None:
     stopping = asyncio.create_task(nodes[0].upkeep.drain.before_stop(600))
     await until(
