@@ -31,7 +31,8 @@ class ShareRead(Read):
     """Takes records of a share group, and acknowledges what has been printed.
 
     `start`: where partitions begin that the group has not read; None: where its configs say. Released records are kept
-    until the end, because they would be delivered again at once.
+    until the end, because they would be delivered again at once; and the end comes before that of their locks, because
+    a group gives up records that were delivered too often.
     """
 
     def __init__(
@@ -85,6 +86,9 @@ class ShareRead(Read):
         """Yield what the member acquires."""
         quiet_since_s, has_read = time.perf_counter(), False
         while self._left != 0 and not reader_has_ended():
+            if self._kind == RELEASE and time.perf_counter() + WAIT_S >= self._member.locked_until_s:
+                click.echo("records are left: those shown are given back, as their locks end", err=True)
+                return
             wanted = min(self._left or BATCH_RECORDS, BATCH_RECORDS)
             try:
                 found = self._member.fetch(wanted, WAIT_S)

@@ -4,6 +4,7 @@ Not librdkafka's consumer, which acquires whole batches: what a command that wan
 as delivered, and a group gives up records that were delivered too often. Every failure is a ClientError.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,6 +96,8 @@ class ShareMember:
         self._leaders: dict[_IdAndPartition, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._turn = 0
+        self.locked_until_s = math.inf
+        """Time, by `time.perf_counter`, at which the first of the locks may end, and its records be delivered again."""
 
     def fetch(self, records_max: int, wait_s: float) -> Sequence[Delivery]:
         """Acquire records, at most `records_max`; empty if there are none within that time. Raises ClientError."""
@@ -137,6 +140,7 @@ class ShareMember:
         self._cluster = cluster
         self._sessions.clear()
         self._leaders = {}
+        self.locked_until_s = math.inf
 
     def leave(self) -> None:
         """Give back what was acquired and not acknowledged, and leave the group. What fails here, time does."""
@@ -221,6 +225,7 @@ class ShareMember:
                 for topic_id, index in sorted(session.partitions - wanted)
             ],
         )
+        asked_s = time.perf_counter()
         answer: ShareFetchResponse = self._cluster.node(node_id).call(request)
         if answer.error_code in _NO_SESSION:
             del self._sessions[node_id]
@@ -245,6 +250,8 @@ class ShareMember:
                     gaps[place] = missing
         if gaps:
             self._acknowledge(node_id, session, gaps, GAP)
+        if found:
+            self.locked_until_s = min(self.locked_until_s, asked_s + answer.acquisition_lock_timeout_ms / 1000)
         return found
 
     def _deliveries(self, place: _IdAndPartition, found: PartitionData) -> tuple[Sequence[Delivery], Sequence[int]]:

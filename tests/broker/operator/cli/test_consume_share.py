@@ -36,10 +36,10 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def produce(servers: str, topic: str) -> None:
+def produce(servers: str, topic: str, *, partitions: int = 2) -> None:
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 1000})
     for number in range(10):
-        producer.produce(topic, b"%d" % number, partition=number % 2)
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
     assert producer.flush(WAIT_S) == 0
 
 
@@ -82,6 +82,28 @@ def test_released_records_are_delivered_again_and_others_are_not(node: Broker, t
     assert taken(node, topic) == left
     assert taken(node, topic) == []
     assert ok(node, "consume", "--share", f"g-{topic}", topic) == ""
+
+
+def test_a_slow_release_delivers_no_record_to_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"group.share_record_lock_duration_ms": 1000, "group.share_record_lock_duration_min_ms": 1000}
+    with Broker(settings) as node, Cluster(node.bootstrap_servers, Connection) as cluster:
+        node.create_topic("t", 1)
+        produce(node.bootstrap_servers, "t", partitions=1)
+
+        def wait_for_the_end_of_the_locks(_: object) -> None:
+            monkeypatch.setattr(consume_share.ShareRead, "flushed", lambda _: None)
+            other, taken_over = ShareMember(cluster, "g-t", ["t"]), 0
+            while taken_over < 10:
+                taken_over += len(other.fetch(10, 0.5))
+            other.leave()
+
+        monkeypatch.setattr(consume_share, "BATCH_RECORDS", 5)
+        monkeypatch.setattr(consume_share.ShareRead, "flushed", wait_for_the_end_of_the_locks)
+        result = run(node, "consume", "--share", "g-t", "t", "--from", "earliest", "--ack", "release")
+        assert len(result.stdout.splitlines()) == 5
+        assert result.stderr == "records are left: those shown are given back, as their locks end\n"
+        monkeypatch.undo()
+        assert taken(node, "t") == [(each, 3 if each < 5 else 2) for each in range(10)]
 
 
 def test_text_shows_the_delivery(node: Broker, topic: str) -> None:
