@@ -1,4 +1,7 @@
-"""Records of streams groups: the same requests leave the same in both brokers, in the same order, byte for byte."""
+"""Records of streams groups: the same requests leave the same in both brokers, in the same order, byte for byte.
+
+The members of a script leave at its end: what their sessions' ends would write depends on when the log is read.
+"""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

@@ -169,6 +169,7 @@ def streams_internal_topics(script: Script) -> None:
     answer = script.ask(MetadataRequest(topics=wanted), 12)
     script.note("partitions", sorted((topic.name, len(topic.partitions)) for topic in answer.topics))
     script.call("ready", StreamsGroupDescribeRequest(group_ids=[group], include_topology_description=True), 1)
+    script.call("left", _beat(group, "sti-m", -1), 1)
 
 
 def streams_tasks(script: Script) -> None:
@@ -202,6 +203,8 @@ def streams_tasks(script: Script) -> None:
         group_id=group, member_id="x", rebalance_timeout_ms=1_000, subscribed_topic_names=[group], topic_partitions=()
     )
     script.call("a consumer", consumer, 1)
+    script.call("the second leaves", _beat(group, "stt-b", -1), 1)
+    script.call("the first leaves", _beat(group, "stt-a", -1), 1)
 
 
 def streams_static_members(script: Script) -> None:

@@ -143,7 +143,9 @@ def test_no_value_becomes_text_of_sql() -> None:
         for text in texts_of_sql(ast.parse(path.read_text()))
         if not is_constant(text)
     }
-    # What the pipeline's file and the command line give as SQL, and a condition that is a column.
+    # What the pipeline's file and the command line give as SQL, a condition that is a column, and the name of a table
+    # that a program gives as SQL.
     assert found == {
+        ("table_tail", "f'SHOW TBLPROPERTIES {table}'"),
         ("source", "expression"), ("columns", "condition"), ("replay", "where"), ("dead_letter_topic", "is_own"),
     }  # fmt: skip

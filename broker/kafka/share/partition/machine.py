@@ -195,16 +195,18 @@ class SharePartition:
     def reach(self, records_max: int) -> OffsetCount:
         """Return how many offsets `acquire` can find for a request for so many records, and where they end.
 
-        The log may have no records at some of them.
+        The log may have no records at some of them. Without a strict limit a batch in flight is acquired as a whole.
         """
         room = self.limits.records_max - self.in_flight
         wanted = min(records_max, room) if room > 0 else records_max
         found = 0
-        for run in self._runs() if self._may_be_available else ():
-            if run.is_available:
-                if found + run.size >= wanted:
-                    return OffsetCount(wanted, run.first_offset + wanted - found)
-                found += run.size
+        for batch in self._batches if self._may_be_available else ():
+            available = [run for run in batch.runs if run.is_available]
+            size = sum(run.size for run in available)
+            if available and found + size >= wanted:
+                end_offset = available[0].first_offset + wanted - found if batch.is_gap else batch.last_offset + 1
+                return OffsetCount(wanted, end_offset)
+            found += size
         new = max(min(wanted - found, room), 0)
         return OffsetCount(found + new, self.end_offset + new)
 

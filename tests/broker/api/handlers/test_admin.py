@@ -143,7 +143,7 @@ async def test_the_node_is_the_one_voter(node: Node, client: RawClient) -> None:
 async def test_clients_of_version_3_are_told_of_features_that_begin_above_0(client: RawClient) -> None:
     for version, expected in (
         (3, {"metadata.version"}),
-        (4, {"group.version", "metadata.version", "share.version", "transaction.version"}),
+        (4, {"group.version", "metadata.version", "share.version", "streams.version", "transaction.version"}),
     ):
         request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
         answer = await client.call(request, version)
@@ -165,7 +165,12 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert await update(client, 0, 1) == ErrorCode.INVALID_UPDATE_VERSION
         assert await update(client, 0, 2) == ErrorCode.NONE
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert await features(client) == {"metadata.version": 33, "share.version": 2, "transaction.version": 2}
+        assert await features(client) == {
+            "metadata.version": 33,
+            "share.version": 2,
+            "streams.version": 1,
+            "transaction.version": 2,
+        }
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g",

@@ -101,7 +101,7 @@ def test_the_reach_of_a_request_ends_where_it_has_enough_records() -> None:
     assert partition.reach(30) == (10, 100), "the group's limit leaves ten"
     acknowledge(partition, 20, 29, RELEASE)
     acknowledge(partition, 50, 54, RELEASE)
-    assert partition.reach(5) == (5, 25)
+    assert partition.reach(5) == (5, 30), "the whole batch"
     assert partition.reach(30) == (10, 30)
     partition.limits = LIMITS._replace(records_max=90)
     assert partition.reach(30) == (15, 90), "nothing new, but all that was released"
