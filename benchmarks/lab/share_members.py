@@ -27,7 +27,7 @@ from anabranch.protocol.messages.share_acknowledge import (
     ShareAcknowledgeRequest,
 )
 from anabranch.protocol.messages.share_fetch import AcknowledgementBatch as PiggybackedBatch
-from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
+from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ForgottenTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from benchmarks.lab.frames import decode_response, request_frame
 
@@ -96,6 +96,8 @@ class Member:
         self._member_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self._epoch = 0
         self._session_epoch = 0
+        self._session: set[int] = set()
+        """Partitions that the session has."""
         self.partitions: Sequence[int] = ()
         self.interval_s = 0.0
         """Interval of heartbeats that the broker asks for."""
@@ -161,16 +163,23 @@ class Member:
         records_max: int = POLL_RECORDS,
     ) -> list[Acquired]:
         """Acknowledge records, acquire others, or wait for some. Raises RuntimeError."""
-        partitions = []
-        for index in self.partitions if not self._session_epoch else dict.fromkeys(each.partition for each in done):
-            batches = [
-                PiggybackedBatch(
-                    first_offset=each.first_offset, last_offset=each.last_offset, acknowledge_types=[ACCEPT]
-                )
-                for each in done
-                if each.partition == index
-            ]
-            partitions.append(FetchPartition(partition_index=index, acknowledgement_batches=batches))
+        acknowledged = {each.partition for each in done}
+        new = set(self.partitions) - self._session
+        gone = self._session - set(self.partitions) - acknowledged
+        partitions = [
+            FetchPartition(
+                partition_index=index,
+                acknowledgement_batches=[
+                    PiggybackedBatch(
+                        first_offset=each.first_offset, last_offset=each.last_offset, acknowledge_types=[ACCEPT]
+                    )
+                    for each in done
+                    if each.partition == index
+                ],
+            )
+            for index in sorted(new | acknowledged)
+        ]
+        self._session = (self._session | new) - gone
         answer = await self._records.call(
             ShareFetchRequest(
                 group_id=self._group,
@@ -182,6 +191,9 @@ class Member:
                 max_records=records_max,
                 batch_size=records_max,
                 topics=[FetchTopic(topic_id=self._topic_id, partitions=partitions)] if partitions else [],
+                forgotten_topics_data=[ForgottenTopic(topic_id=self._topic_id, partitions=sorted(gone))]
+                if gone
+                else [],
             )
         )
         _check(answer.error_code, answer)
