@@ -92,7 +92,8 @@ class ShareMember:
         self._epoch = 0
         self._beat_s = self._joining_until_s = 0.0
         self._assigned: Sequence[_IdAndPartition] = ()
-        self._names: Mapping[bytes, str] = {}
+        self._names: dict[bytes, str] = {}
+        """Names of topics by id, of deleted ones too: records of theirs may still be acknowledged, and are refused."""
         self._leaders: dict[_IdAndPartition, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._turn = 0
@@ -194,7 +195,7 @@ class ShareMember:
 
     def _find_leaders(self) -> None:
         topics = [each for each in self._cluster.describe_topics(self._topics).topics if not each.error_code]
-        self._names = {each.topic_id: each.name or "" for each in topics}
+        self._names |= {each.topic_id: each.name or "" for each in topics}
         self._leaders = {
             (topic.topic_id, each.partition_index): each.leader_id
             for topic in topics

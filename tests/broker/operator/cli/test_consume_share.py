@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from anabranch.broker.operator.cli import consume_share, main
 from anabranch.client.cluster import Cluster
 from anabranch.client.connection import Connection
-from anabranch.client.share import ShareMember
+from anabranch.client.share import ACCEPT, Delivery, ShareMember
 from anabranch.testing import Broker
 from tests.support.waiting import WAIT_S
 
@@ -147,6 +147,23 @@ def test_what_another_member_has_is_counted(node: Broker, topic: str, monkeypatc
     assert len(result.stdout.splitlines()) == 5
     assert result.stderr == "4 records left, which other members have taken\n"
     assert [count for _, count in taken(node, topic)] == [2] * 4
+
+
+def test_records_of_a_topic_that_was_deleted_are_not_acknowledged(node: Broker, topic: str) -> None:
+    taken(node, topic, "--from", "earliest", "--limit", "1")
+    with Cluster(node.bootstrap_servers, Connection) as cluster:
+        member = ShareMember(cluster, f"g-{topic}", [topic])
+        held: list[Delivery] = []
+        while not held:
+            held += member.fetch(1, 0.5)
+        node.delete_topic(topic)
+        for _ in range(3):  # it hears of the deletion, and asks where the topic is now
+            member.fetch(1, 0.1)
+        place = held[0].place
+        assert member.acknowledge({place: [held[0].record.offset]}, ACCEPT) == [
+            f"{topic}-{place[1]}: its leader has changed"
+        ]
+        member.leave()
 
 
 def test_seek_delivers_again(node: Broker, topic: str) -> None:
