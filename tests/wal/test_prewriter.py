@@ -30,6 +30,10 @@ SETTINGS = WalSettings(
 RECORD = b"r" * 3000
 
 
+def is_zeros(request: IoRequest) -> bool:
+    return request.kind is IoKind.WRITE and not any(any(content) for _, content in request.segments)
+
+
 class SlowZeros(SimDevice):
     """A device that takes `seconds` for each write of zeros, or until `release_zeros` while `holds_zeros` is set."""
 
@@ -41,7 +45,7 @@ class SlowZeros(SimDevice):
         self.began: list[float] = []
 
     def submit(self, request: IoRequest) -> None:
-        if request.kind is not IoKind.WRITE or any(any(content) for _, content in request.segments):
+        if not is_zeros(request):
             super().submit(request)
             return
         loop = get_running_loop()
@@ -123,17 +127,20 @@ def test_ranges_are_in_the_order_in_which_the_log_reaches_them() -> None:
     assert pages(16, (2.25, 2.75)) == []
 
 
-async def test_a_new_log_opens_when_its_beginning_is_written() -> None:
-    device = SlowZeros(new_disk())
-    wal = await opened(device)
-    assert left(wal) == RING_PAGES - 8
-    first = wal.append([RECORD])
-    await first.durable
-    await until(lambda: left(wal) == 0)
-    assert device.zeroed == RING_PAGES // 2
-    assert not device.disordered
-    assert not device.disk.unwritten
-    await wal.close()
+def test_a_new_log_opens_when_its_beginning_is_written() -> None:
+    async def main() -> None:
+        device = SlowZeros(new_disk(), 0.010)
+        wal = await opened(device)
+        assert left(wal) == RING_PAGES - 8
+        await wal.append([RECORD]).durable
+        await written_in_full(wal)
+        assert device.zeroed == RING_PAGES // 2
+        assert not device.disordered
+        assert not device.disk.unwritten
+        await wal.close()
+
+    # The pause after a chunk must not end before the log is seen open: in real time it is as short as the chunk was.
+    run_virtual(main())
 
 
 async def test_an_append_waits_for_zeros_and_the_pauses_end() -> None:
@@ -257,10 +264,15 @@ async def test_a_log_that_is_closed_in_the_middle_is_continued() -> None:
 
 
 async def test_zeros_that_cannot_be_written_fail_the_log() -> None:
-    device = SimDevice(new_disk())
-    wal = await opened(device)
-    device.faults = DeviceFaults(write_error=1.0)
-    with pytest.raises(WalFailed, match=r"sim: write .*failed: \[Errno 5\]"):
+    class Failing(SlowZeros):
+        def _perform(self, request: IoRequest) -> None:
+            self.faults = DeviceFaults(write_error=float(fails and is_zeros(request)))
+            super()._perform(request)
+
+    fails = False
+    wal = await opened(Failing(new_disk()))
+    fails = True
+    with pytest.raises(WalFailed, match=r"sim: write of zeros at position \d+ failed: \[Errno 5\]"):
         await append_for_good(wal)
     with pytest.raises(WalFailed, match="failed"):
         wal.append([RECORD])
@@ -273,8 +285,7 @@ def test_zeros_that_hang_fail_the_log(kind: IoKind) -> None:
         hangs = False
 
         def submit(self, request: IoRequest) -> None:
-            zeros = request.kind is IoKind.WRITE and not any(any(content) for _, content in request.segments)
-            if not (self.hangs and (zeros if kind is IoKind.WRITE else request.kind is kind)):
+            if not (self.hangs and (is_zeros(request) if kind is IoKind.WRITE else request.kind is kind)):
                 super().submit(request)
 
     async def main() -> float:
