@@ -12,8 +12,18 @@ import asyncio
 import sys
 import time
 
-from anabranch.s3stream.catalog.catalog import Catalog
-from benchmarks.lab.cluster import MIB, TIMEOUT_S, TOPIC, NumberedLoad, bootstrap, catalog_of, create, nodes_on
+from benchmarks.lab.cluster import (
+    MIB,
+    TIMEOUT_S,
+    TOPIC,
+    NumberedLoad,
+    bootstrap,
+    catalog_of,
+    create,
+    joining,
+    nodes_on,
+    open_catalog,
+)
 from benchmarks.support import Report, middle, p99, parser
 
 QUICK_PARTITIONS, PARTITIONS = 100, 1_000
@@ -23,9 +33,7 @@ DRAINED = 1
 
 async def drain(url: str, load: NumberedLoad, partitions: int) -> tuple[float, list[float]]:
     """Drain the node; return the seconds that it took, and how long records waited meanwhile."""
-    catalog = Catalog(url)
-    await catalog.open(cluster="anabranch")
-    try:
+    async with open_catalog(url) as catalog:
         while len(load.acks) < 2 * partitions:  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.1)
         before, began_s = len(load.acks), time.monotonic()
@@ -35,8 +43,6 @@ async def drain(url: str, load: NumberedLoad, partitions: int) -> tuple[float, l
                 sys.exit(f"the node is not drained: {await catalog.list_moves()}")
             await asyncio.sleep(0.05)
         return time.monotonic() - began_s, [each.waited_s for each in load.acks[before:]]
-    finally:
-        await catalog.close()
 
 
 def main() -> None:
@@ -51,8 +57,7 @@ def main() -> None:
     report = Report(f"drain of a node that leads {partitions} partitions")
     with nodes_on(options.catalog_url, 1, DRAINED, wal_capacity_bytes=64 * MIB) as (drained,):
         create([drained], TOPIC, partitions)
-        shared = {name: drained.settings[name] for name in ("objects_path", "wal_capacity_bytes")}
-        with nodes_on(catalog_of(drained), 1, DRAINED + 1, **shared) as (other,):
+        with joining(drained, DRAINED + 1) as other:
             servers = bootstrap([drained, other])
             load = NumberedLoad(servers, partitions, at_once=1, pause_s=SEND_S)
             load.start()

@@ -16,8 +16,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from anabranch.client.connection import Connection
-from anabranch.s3stream.catalog.catalog import Catalog
-from benchmarks.lab.cluster import MIB, NODES, TOPIC, NumberedLoad, bootstrap, catalog_of, create, leaders, nodes_on
+from benchmarks.lab.cluster import (
+    MIB,
+    NODES,
+    TOPIC,
+    NumberedLoad,
+    bootstrap,
+    catalog_of,
+    create,
+    leaders,
+    nodes_on,
+    open_catalog,
+)
 from benchmarks.lab.share_members import configure
 from benchmarks.lab.share_workers import GROUP, Promises, share_workers, wait_all_taken
 from benchmarks.support import Report, middle, parser
@@ -45,42 +55,38 @@ def longest_pause_s(promises: Promises, partition: int, since_s: float) -> float
 
 async def run(nodes: Sequence[NodeProcess], load: NumberedLoad, rounds: int, report: Report) -> None:
     """Kill and drain nodes under load."""
-    catalog = Catalog(catalog_of(nodes[0]))
-    await catalog.open(cluster="anabranch")
     killed_s: list[float] = []
     others_s: list[float] = []
     drained_s: list[float] = []
-    try:
-        async with share_workers([node.bootstrap for node in nodes], TOPIC, PARTITIONS) as (promises, keeper):
-            await asyncio.to_thread(load.start)
-            for _ in range(rounds):
-                await wait_taken(promises, time.monotonic())
-                led = await asyncio.to_thread(leaders, nodes, TOPIC)
-                victim = max(set(led), key=led.count)
-                began_s = time.monotonic()
-                nodes[victim - 1].kill9()
-                for leader, seconds in zip(led, await wait_taken(promises, began_s), strict=True):
-                    (killed_s if leader == victim else others_s).append(seconds)
-                await asyncio.to_thread(nodes[victim - 1].start)
-                led = await asyncio.to_thread(leaders, nodes, TOPIC)
-                drained = max(set(led), key=led.count)
-                began_s = time.monotonic()
-                await catalog.drain_node(drained, draining=True)
-                async with asyncio.timeout(TIMEOUT_S):
-                    while await catalog.count_open_streams(drained):  # noqa: ASYNC110 - as above
-                        await asyncio.sleep(0.01)
-                await wait_taken(promises, time.monotonic())
-                drained_s += [
-                    longest_pause_s(promises, partition, began_s)
-                    for partition, leader in enumerate(led)
-                    if leader == drained
-                ]
-                await catalog.drain_node(drained, draining=False)
-            await asyncio.to_thread(load.stop)
+    workers = share_workers([node.bootstrap for node in nodes], TOPIC, PARTITIONS)
+    async with open_catalog(catalog_of(nodes[0])) as catalog, workers as (promises, keeper):
+        await asyncio.to_thread(load.start)
+        for _ in range(rounds):
+            await wait_taken(promises, time.monotonic())
+            led = await asyncio.to_thread(leaders, nodes, TOPIC)
+            victim = max(set(led), key=led.count)
+            began_s = time.monotonic()
+            nodes[victim - 1].kill9()
+            for leader, seconds in zip(led, await wait_taken(promises, began_s), strict=True):
+                (killed_s if leader == victim else others_s).append(seconds)
+            await asyncio.to_thread(nodes[victim - 1].start)
+            led = await asyncio.to_thread(leaders, nodes, TOPIC)
+            drained = max(set(led), key=led.count)
+            began_s = time.monotonic()
+            await catalog.drain_node(drained, draining=True)
             async with asyncio.timeout(TIMEOUT_S):
-                await wait_all_taken(keeper)
-    finally:
-        await catalog.close()
+                while await catalog.count_open_streams(drained):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.01)
+            await wait_taken(promises, time.monotonic())
+            drained_s += [
+                longest_pause_s(promises, partition, began_s)
+                for partition, leader in enumerate(led)
+                if leader == drained
+            ]
+            await catalog.drain_node(drained, draining=False)
+        await asyncio.to_thread(load.stop)
+        async with asyncio.timeout(TIMEOUT_S):
+            await wait_all_taken(keeper)
     report.add("killed until records are acknowledged again, median", middle(killed_s), "s")
     report.add("killed until records are acknowledged again, longest", max(killed_s), "s")
     report.add("partitions of the other nodes, longest", max(others_s, default=0), "s")

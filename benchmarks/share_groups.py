@@ -80,7 +80,7 @@ class Sizes:
 
 
 QUICK = Sizes(rounds=1, records=32_000, queue_s=3, takeovers=3, beats=3)
-FULL = Sizes(rounds=5, records=64_000, queue_s=8, takeovers=8, beats=8)
+FULL = Sizes(rounds=5, records=128_000, queue_s=8, takeovers=8, beats=8)
 
 
 class Lab:
@@ -304,8 +304,7 @@ def measure(labs: Sequence[Lab], steps: Sequence[str], rounds: int) -> Mapping[s
                 try:
                     figures = uvloop.run(_figures(STEPS[step](lab)))
                 except TimeoutError:
-                    # Apache Kafka may apply the group's config late, and then the group begins at the end.
-                    CONSOLE.print(f"{step}, {lab.broker.name}: no records, round left out", style="red")
+                    CONSOLE.print(f"{step}, {lab.broker.name}: not done in {STEP_TIMEOUT_S:g} s, left out", style="red")
                     continue
                 for name, value in figures.items() if round_ >= 0 else ():
                     found[f"{step}: {name}"][lab.broker.name][round_] = value

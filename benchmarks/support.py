@@ -42,8 +42,9 @@ class Report:
     results: list[Result] = field(default_factory=list)
 
     def add(self, name: str, value: float, unit: str, goal: str | None = None) -> float:
-        """Add a figure, and return it."""
+        """Add a figure, and return it. Standard error shows it at once: a long run that is ended loses no more."""
         assert goal is None or goal.split()[0] in {">=", "<="}
+        print(f"{name}: {number(value)} {unit}".rstrip(), file=sys.stderr, flush=True)
         self.results.append(Result(name, value, unit, goal))
         return value
 

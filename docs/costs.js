@@ -9,16 +9,16 @@ const FIELDS = [
   ["nodes", "nodes", 3],
   ["interval", "wal.put_interval_ms", 50],
 ];
-const DAYS = 30.4;
+const HOURS = 730;
 const PRICE = { s3: 0.023, put: 0.005 / 1000, get: 0.0004 / 1000, disk: 0.08, transfer: 0.02 };
 
 /** Return dollars a month: replicated to disks, a log on disks in one zone, a log in objects over all zones. */
 function sums({ rate, days, groups, zones, nodes, interval }) {
-  const written = (rate * 86400 * DAYS) / 1000;
-  const kept = (written / DAYS) * days;
+  const written = (rate * 3600 * HOURS) / 1000;
+  const kept = (rate * 86400 * days) / 1000;
   const elsewhere = written * ((zones - 1) / zones) * PRICE.transfer;
   const objects = kept * PRICE.s3 + (written / 0.00839) * 3 * (PRICE.put + PRICE.get);
-  const puts = ((nodes * DAYS * 86400 * 1000) / interval) * PRICE.put;
+  const puts = ((nodes * HOURS * 3600 * 1000) / interval) * PRICE.put;
   const copies = Math.min(zones, 3);
   return {
     "replicated three times, fetch from followers":

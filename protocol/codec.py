@@ -106,12 +106,17 @@ def encode_versioned(message: object, version: int) -> bytes:
 
 
 def read_version(buffer: Buffer) -> int:
-    """Return the int16 version that a versioned message begins with. Decode the rest from offset 2."""
+    """Return the int16 version that a versioned message begins with."""
     try:
         version: int = _INT16.unpack_from(buffer, 0)[0]
     except struct.error as error:
         raise MalformedMessage(f"version: expected 2 bytes, found {len(buffer)}") from error
     return version
+
+
+def decode_versioned(message_type: type[M], buffer: Buffer) -> M:
+    """Decode what `encode_versioned` has encoded. Raises MalformedMessage, also for bytes left."""
+    return decode_exact(message_type, buffer, read_version(buffer), _INT16.size)
 
 
 def _pieces(message: object, version: int, pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:

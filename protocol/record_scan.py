@@ -12,6 +12,8 @@ from anabranch.protocol.errors import InvalidRecord, MalformedMessage
 from anabranch.protocol.varint import VARLONG_BYTES_MAX, read_varlong
 
 WINDOW_BYTES: Final = 64 * 1024
+RECORD_BYTES_MAX: Final = 2147483639
+"""Size of a record that no topic limits: that of Java's largest array."""
 TIMESTAMP_LIMIT_MS: Final = 1 << 62
 """Bound of timestamps that a rewritten record may have: the difference between any two then fits into 64 bits."""
 
@@ -25,8 +27,11 @@ class RecordHead(NamedTuple):
     timestamp_ms: int
 
 
-def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
-    """Yield the records in `data`, which is decompressed. Raises InvalidRecord if they do not fill it exactly."""
+def scan_records(data: memoryview, header: BatchHeader, size_max: int = RECORD_BYTES_MAX) -> Iterator[RecordHead]:
+    """Yield the records in `data`, which is decompressed.
+
+    Raises InvalidRecord if they do not fill it exactly, or the body of one has more than `size_max` bytes.
+    """
     count = header.record_count
     if not 0 <= count <= len(data) // RECORD_BYTES_MIN:
         raise InvalidRecord(f"record batch of {count} records has room for {len(data)} bytes of them")
@@ -37,6 +42,10 @@ def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
             if len(window) - position < VARLONG_BYTES_MAX:
                 window, start, position = _window(data, start + position, WINDOW_BYTES)
             size, body = _record_size(window, position, len(data) - start)
+            if size > size_max:
+                raise InvalidRecord(
+                    f"Invalid record size: {size} exceeds the configured maximum record size of {size_max}."
+                )
             if body + size > len(window):
                 window, start, position = _window(data, start + position, size + WINDOW_BYTES)
                 size, body = _record_size(window, position, len(data) - start)

@@ -34,8 +34,9 @@ from anabranch.s3stream.append.wal_trim import WalTrimmer
 from anabranch.s3stream.background import BackgroundIo
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import StorageError, StorageStopped
-from anabranch.s3stream.model import NodeIdentity
+from anabranch.s3stream.model import NodeIdentity, ReadResult
 from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
+from anabranch.s3stream.object.owner_marks import OwnerMarks
 from anabranch.s3stream.outages import Outages
 from anabranch.s3stream.read.cold_read import ColdReader
 from anabranch.s3stream.read.damage import DamagedObjects
@@ -120,21 +121,24 @@ class S3Stream:
             is_log_writing=lambda: journal.is_writing,
             damaged=self.damaged,
         )
-        cold = ColdReader(loader, catalog, settings, self.stats, self._spawn)
+        self._cold = cold = ColdReader(loader, catalog, settings, self.stats, self._spawn)
+        place = MarkPlace(stores[default_store], cluster, catalog.identity())
+        self.marks = MarkWriter(place, node.node_id, new_writer_id)
+        """Writer of marks of the catalog's progress."""
+        self.owner_marks = OwnerMarks(place, catalog, node.node_id, new_writer_id)
+        """Marks of the owners of streams."""
         self._streams = StreamRegistry(
             journal=journal,
             wal_trimmer=self.wal_trimmer,
             reader=StreamReader(catalog, cold, self.damaged, self.stats),
             trimmer=StreamTrimmer(catalog, loader, now_ms=now_ms, delete_delay_ms=settings.delete_delay_ms),
             catalog=catalog,
+            owner_marks=self.owner_marks,
             stats=self.stats,
             default_store=default_store,
         )
         self.handovers = StreamHandovers(journal, self.wal_trimmer, self._streams)
         """Streams on their way to and from other nodes."""
-        place = MarkPlace(stores[default_store], cluster, catalog.identity())
-        self.marks = MarkWriter(place, node.node_id, new_writer_id)
-        """Writer of marks of the catalog's progress."""
         self._pipeline = UploadPipeline(
             journal=journal,
             wal_trimmer=self.wal_trimmer,
@@ -216,6 +220,19 @@ class S3Stream:
         return dict(self.wal_trimmer.stopped)
 
     # streams
+
+    async def read_committed(
+        self, stream_id: int, label: str, offset: int, bytes_max: int, *, end_offset: int, committed_end: int
+    ) -> ReadResult:
+        """Read a stream that any node may have open, as `Stream.read`: up to `end_offset`, at most its committed end.
+
+        Raises OffsetOutOfRange, StreamNotFound, CorruptObject, StoreError.
+        """
+        assert offset < end_offset <= committed_end, "the caller knows what is committed"
+        self.stats.cold_reads += 1
+        with self.damaged.noting(label):
+            batches = await self._cold.read(stream_id, offset, bytes_max, end_offset, committed_end)
+        return ReadResult(batches, batches[-1].end_offset)
 
     async def recover(self) -> None:
         """Scan the WAL and rebuild the log cache. Once, before `open_streams`.

@@ -43,7 +43,8 @@ NOTES: Mapping[int, str] = {
     32: "Topics, brokers, loggers, groups and client metrics subscriptions.",
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
-    35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
+    35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store. "
+    "A replica lists a partition while it follows, with its offset lag.",
     36: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. A wrong token is answered with the error at once; Apache "
     "Kafka sends a challenge first.",
     37: "Refused for internal topics: the coordinator of an existing group would change.",
@@ -54,11 +55,12 @@ NOTES: Mapping[int, str] = {
     43: "Preferred: the partition moves to its preferred leader. Unclean: accepts the loss of what only a dead node's "
     "log has, if nobody can open it.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
-    45: "A reassignment names one broker.",
+    45: "A leader that stays a replica leads on; otherwise the first one that lives is to lead.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog; -1: a node does not answer.",
-    57: "`group.version`, `share.version`, `streams.version`, `transaction.version`; `metadata.version` has one level.",
+    57: "`group.version`, `share.version`, `streams.version`, `transaction.version`, and upwards only "
+    "`anabranch.version`; `metadata.version` has one level.",
     64: "A node that is alive, leads partitions or has a log that is not drained is refused.",
     66: "Patterns are RE2's without Unicode classes.",
     88: "Missing internal topics are created with the rights of the client, before the response.",
@@ -88,11 +90,12 @@ Not served, and therefore not advertised: the SASL mechanism GSSAPI; controller 
 
 Different by design (the list below this one has what shows in responses):
 
-- A partition has one replica, and the object store keeps the data. Replication factors are accepted up to the
-  number of nodes (any factor with `topic.any_replication_factor`), and change nothing; neither does
-  `min.insync.replicas`. There are no followers, and no preferred read replica.
-- A reassignment hands the partition over to one broker; throttles have no effect. The preferred leader is the one
-  at the creation of the partition, or of its last reassignment.
+- Log and object store keep the data, whatever the replication factor: [replicas](cluster.md#replicas) have no
+  copies, and no acknowledgement waits for them. So `min.insync.replicas` is accepted without effect, and the in-sync
+  replicas are those that live. A replica in the client's rack is named (KIP-392) once it has what the client needs
+  next, and for what lies in objects only also where the leader is in that rack: Apache Kafka's selector keeps the
+  leader then. Factors above the number of nodes are refused, unless `topic.any_replication_factor` is on.
+- A reassignment that keeps the leader is done at once, another one hands the partition over; throttles have no effect.
 - When a node dies, other nodes take its partitions over within seconds.
 - ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs.
 - Delegation tokens: an expired one is refused at once. A token is for users only, and has up to 8192 characters of
@@ -105,12 +108,12 @@ Different by design (the list below this one has what shows in responses):
   The config `storage.policy` selects a topic's object store, and `table.enable` and its fellows make it a
   [table](tables.md).
   Accepted and described, but without effect: {no_effect}.
-- Group configs of delayed assignments are served for streams groups only. `metadata.version` has one level, 33
-  (4.4-IV2).
-- A consumer group or share group computes an assignment at the first heartbeat after a change, as before Kafka
-  4.3 (KIP-1263).
+- `metadata.version` has one level, 33 (4.4-IV2).
+- The interval between assignments of a consumer group or share group (KIP-1263) is 0 unless it is set, so that a new
+  member need not wait for its second heartbeat; in Apache Kafka it is one second.
 - Share groups: a member over its quota acquires nothing, so that others get the records; Apache Kafka locks them. A
-  dead letter whose record is too large for the dead-letter topic is written without its copy; Apache Kafka gives it up.
+  dead letter whose record is too large for the dead-letter topic is written without its copy, and one whose topic has
+  no leader waits; Apache Kafka gives both up, the second after five attempts.
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
 - While a transaction ends, a request for the next one waits for up to half a second before it gets
   CONCURRENT_TRANSACTIONS, which Apache Kafka answers at once. All else of transactions is answered as there

@@ -84,6 +84,40 @@ DASHBOARDS: Final = (
                     Query(f"1 - anabranch_writable{{{NODE}}}", "{{instance}}: not writable"),
                 ],
             ),
+            Panel(
+                "Load of the partitions, in cores",
+                "short",
+                [
+                    value("anabranch_balancer_load_cores"),
+                    Query(f"max(anabranch_balancer_spread{{{CLUSTER}}})", "highest load / mean"),
+                ],
+            ),
+            Panel("Moves that balance", "short", [rate("anabranch_balancer_moves_total", "{{rule}}", "rule")]),
+            Panel(
+                "Bytes of replicas",
+                "Bps",
+                [
+                    rate("anabranch_replica_sent_bytes_total", "to consumers, from {{source}}", "source"),
+                    rate("anabranch_follower_sent_bytes_total", "to replicas that follow", "job"),
+                ],
+            ),
+            Panel(
+                "Partitions that replicas follow, and have lost a second",
+                "short",
+                [
+                    value("anabranch_replica_followed_partitions"),
+                    rate("anabranch_replica_tails_lost_total", "{{instance}}: lost"),
+                ],
+            ),
+            Panel("Lag of replicas that follow", "s", [value("anabranch_replica_lag_seconds")]),
+            Panel(
+                "Consumers sent to replicas, and back",
+                "ops",
+                [
+                    rate("anabranch_replica_readers_sent_total", "to replicas", "job"),
+                    rate("anabranch_replica_readers_returned_total", "back to leaders", "job"),
+                ],
+            ),
             Panel("Bytes from clients", "Bps", [rate("anabranch_network_received_bytes_total")]),
             Panel(
                 "Records appended, by topic",

@@ -44,6 +44,8 @@ FRANZ_SR = "github.com/twmb/franz-go/pkg/sr@v1.8.0"
 REGISTRY_MAIN = Path(__file__).parent / "registry_client" / "main.go"
 FRANZ_KGO = "github.com/twmb/franz-go/pkg/kgo@v1.22.3"
 SHARE_MAIN = Path(__file__).parent / "share_client" / "main.go"
+SARAMA = "github.com/IBM/sarama@v1.61.1"
+RACK_MAIN = Path(__file__).parent / "rack_client" / "main.go"
 KAFKA_VERSION = "4.4.0"
 CONNECT_VERSION = "4.3.1"
 """Version of Connect with its connectors, and of the examples: 4.4.0's are not in every copy of Maven Central."""
@@ -97,6 +99,7 @@ GO_PROGRAMS: Mapping[str, Sequence[str | Path]] = {
     "hydra": (HYDRA, HYDRA_VERSION, HYDRA_REPLACES),
     "minio": (MINIO,),
     "otelcol": (OTELCOL_MAIN, *OTELCOL_MODULES),
+    "rack-client": (RACK_MAIN, FRANZ_KGO, SARAMA),
     "registry-client": (REGISTRY_MAIN, FRANZ_SR),
     "share-client": (SHARE_MAIN, FRANZ_KGO),
     "versitygw": (VERSITYGW,),
@@ -294,6 +297,12 @@ def fetch_share_client(work: Path) -> None:
     build_go(work, SHARE_MAIN, (FRANZ_KGO,), "share-client")
 
 
+def fetch_rack_client(work: Path) -> None:
+    """Build a program of two consumers in Go."""
+    need("go", "Go", "tests with consumers in Go")
+    build_go(work, RACK_MAIN, (FRANZ_KGO, SARAMA), "rack-client")
+
+
 def fetch_kafka(work: Path) -> None:
     """Install Apache Kafka with its command line tools."""
     need("mvn", "Maven", "tests with Apache Kafka's own tools")
@@ -477,6 +486,7 @@ TOOLS = (
         fetch_registry_client,
     ),
     Tool("share-client", "share consumer in Go", lambda: existing(go_program("share-client")), fetch_share_client),
+    Tool("rack-client", "consumers in Go", lambda: existing(go_program("rack-client")), fetch_rack_client),
     go_tool("helm", "Helm", "helm", "tests of the Helm chart"),
     go_tool("actionlint", "checks of workflows", "actionlint", "checks of workflows"),
     environment_tool("packaging", "checks of packages"),

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from anabranch.tables.errors import SchemaError
 from anabranch.tables.field_limit import FieldCount
-from anabranch.tables.types import TIMESTAMP, list_of, map_of, type_name
+from anabranch.tables.types import TIMESTAMP, list_of, map_of
 
 PLAIN: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(),
@@ -25,7 +25,7 @@ def json_schema_type(text: str) -> pa.StructType:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SchemaError(f"the schema can't be read: {reason}") from error
     if not pa.types.is_struct(kind):
-        raise SchemaError(f"the schema must list columns, but it is a {type_name(kind)}")
+        raise SchemaError("the schema must have properties, which are the columns")
     return kind
 
 
@@ -74,9 +74,11 @@ class _Types:
         return map_of(pa.string(), self.of(extra, inside))
 
     def _resolve(self, reference: str) -> Any:
-        if not reference.startswith("#/"):
+        if not (reference == "#" or reference.startswith("#/")):
             raise SchemaError(f"{reference}: only references inside the schema are followed")
         found: Any = self._root
-        for part in reference[2:].split("/"):
+        for part in reference.split("/")[1:]:
+            if not isinstance(found, dict) or part not in found:
+                raise SchemaError(f"{reference}: the schema has nothing there")
             found = found[part]
         return found

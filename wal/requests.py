@@ -22,7 +22,7 @@ Segment = tuple[int, memoryview]
 class IoRequest:
     """A request for segments, in order. `done` is called on the event loop's thread, with `error` set or None."""
 
-    __slots__ = ("check_header", "done", "error", "header", "kind", "segments", "submitted_at")
+    __slots__ = ("check_header", "done", "error", "header", "kind", "segments")
 
     def __init__(
         self,
@@ -39,7 +39,6 @@ class IoRequest:
         """Read both header copies after the write into `header`, where a former owner detects that it was fenced."""
         self.header: bytes | None = None
         self.error: OSError | None = None
-        self.submitted_at = 0.0
 
 
 class Device(Protocol):

@@ -8,8 +8,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
 from benchmarks.support import Report
 from tests.support.node import NodeProcess
 
@@ -56,9 +58,40 @@ def nodes_on(
         shutil.rmtree(home)
 
 
+@contextmanager
+def joining(first: NodeProcess, node_id: int, **wanted: object) -> Iterator[NodeProcess]:
+    """Run one more node of a cluster that has begun with `nodes_on`."""
+    shared = {name: first.settings[name] for name in ("objects_path", "wal_capacity_bytes", "cluster_balancer")}
+    with nodes_on(catalog_of(first), 1, node_id, **shared, **wanted) as (node,):
+        yield node
+
+
 def catalog_of(node: NodeProcess) -> str:
     """Return the URL of a node's catalog."""
     return str(node.settings["catalog_url"])
+
+
+@asynccontextmanager
+async def open_catalog(url: str) -> AsyncIterator[Catalog]:
+    """Open a catalog, past its nodes."""
+    catalog = Catalog(url)
+    await catalog.open(cluster="anabranch")
+    try:
+        yield catalog
+    finally:
+        await catalog.close()
+
+
+async def partitions_of(catalog: Catalog, topic: str = TOPIC) -> Sequence[PartitionInfo]:
+    """Return the partitions of a topic."""
+    (found,) = [each for each in await catalog.list_topics() if each.name == topic]
+    return found.partitions
+
+
+async def order_moves(catalog: Catalog, partitions: Sequence[PartitionInfo], to_node: int) -> None:
+    """Order partitions to a node, as an operator does."""
+    wanted = {each.stream_id: to_node for each in partitions}
+    await catalog.request_moves(wanted, reason=MoveReason.OPERATOR, now_ms=int(time.time() * 1000))
 
 
 def bootstrap(nodes: Sequence[NodeProcess]) -> str:

@@ -128,7 +128,8 @@ class _Run:
     def __init__(self, load: Load) -> None:
         self.load = load
         value = os.urandom(load.record_bytes)
-        records = [Record(None, value, 1_700_000_000_000)] * max(1, load.batch_bytes // max(1, load.record_bytes))
+        now_ms = time.time_ns() // 1_000_000  # older records would be deleted by retention
+        records = [Record(None, value, now_ms)] * max(1, load.batch_bytes // max(1, load.record_bytes))
         batch = bytes(build_batch(records))
         self.payload_bytes = len(records) * load.record_bytes
         data = [PartitionProduceData(index=ANY_INDEX, records=batch)]

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
 from anabranch.client.connection import Connection
+from anabranch.client.share import ACCEPT, acknowledge_request
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.incremental_alter_configs import (
@@ -20,21 +21,19 @@ from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from anabranch.protocol.messages.share_acknowledge import (
+from anabranch.protocol.messages.share_fetch import (
     AcknowledgementBatch,
-    AcknowledgePartition,
-    AcknowledgeTopic,
-    ShareAcknowledgeRequest,
+    FetchPartition,
+    FetchTopic,
+    ForgottenTopic,
+    ShareFetchRequest,
 )
-from anabranch.protocol.messages.share_fetch import AcknowledgementBatch as PiggybackedBatch
-from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ForgottenTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from benchmarks.lab.frames import decode_response, request_frame
 
 POLL_RECORDS: Final = 500
 WAIT_MS: Final = 500
 FETCH_BYTES: Final = 50 << 20
-ACCEPT: Final = 1
 ASK_AGAIN_S: Final = 0.1
 """Pause before a member without an assignment asks again: partitions are assigned when their states exist."""
 JOIN_TIMEOUT_S: Final = 120.0
@@ -170,7 +169,7 @@ class Member:
             FetchPartition(
                 partition_index=index,
                 acknowledgement_batches=[
-                    PiggybackedBatch(
+                    AcknowledgementBatch(
                         first_offset=each.first_offset, last_offset=each.last_offset, acknowledge_types=[ACCEPT]
                     )
                     for each in done
@@ -210,27 +209,10 @@ class Member:
 
     async def acknowledge(self, done: Sequence[Acquired]) -> None:
         """Acknowledge records, and wait until that is durable. Raises RuntimeError."""
-        partitions = [
-            AcknowledgePartition(
-                partition_index=index,
-                acknowledgement_batches=[
-                    AcknowledgementBatch(
-                        first_offset=each.first_offset, last_offset=each.last_offset, acknowledge_types=[ACCEPT]
-                    )
-                    for each in done
-                    if each.partition == index
-                ],
-            )
-            for index in dict.fromkeys(each.partition for each in done)
-        ]
-        answer = await self._records.call(
-            ShareAcknowledgeRequest(
-                group_id=self._group,
-                member_id=self._member_id,
-                share_session_epoch=self._session_epoch,
-                topics=[AcknowledgeTopic(topic_id=self._topic_id, partitions=partitions)],
-            )
-        )
+        runs: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
+        for each in done:
+            runs.setdefault((self._topic_id, each.partition), []).append((each.first_offset, each.last_offset, ACCEPT))
+        answer = await self._records.call(acknowledge_request(self._group, self._member_id, self._session_epoch, runs))
         _check(answer.error_code, answer)
         self._session_epoch += 1
         for topic in answer.responses:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+from anabranch.client.share import ACCEPT, RELEASE, acknowledge_request
 from anabranch.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -19,18 +20,11 @@ from anabranch.protocol.messages.describe_share_group_offsets import (
 )
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from anabranch.protocol.messages.share_acknowledge import (
-    AcknowledgementBatch,
-    AcknowledgePartition,
-    AcknowledgeTopic,
-    ShareAcknowledgeRequest,
-)
 from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.support.raw_client import RawClient, connect
 
 GROUP: Final = "workers"
-ACCEPT, RELEASE = 1, 2
 RECORDS: Final = 20
 """Most records of a request."""
 WAIT_MS: Final = 300
@@ -158,23 +152,8 @@ class Worker:
     async def _acknowledge(self, client: RawClient, kinds: dict[int, int], sent_s: float) -> None:
         promises, partition = self._promises, self._partition
         promises.unsure.update((partition, offset) for offset, kind in kinds.items() if kind == ACCEPT)
-        batches = [
-            AcknowledgementBatch(first_offset=offset, last_offset=offset, acknowledge_types=[kind])
-            for offset, kind in sorted(kinds.items())
-        ]
-        answer = await client.call(
-            ShareAcknowledgeRequest(
-                group_id=GROUP,
-                member_id=self._member_id,
-                share_session_epoch=self._next_epoch(),
-                topics=[
-                    AcknowledgeTopic(
-                        topic_id=self._topic_id,
-                        partitions=[AcknowledgePartition(partition_index=partition, acknowledgement_batches=batches)],
-                    )
-                ],
-            )
-        )
+        runs = {(self._topic_id, partition): [(offset, offset, kind) for offset, kind in sorted(kinds.items())]}
+        answer = await client.call(acknowledge_request(GROUP, self._member_id, self._next_epoch(), runs))
         self._parts(answer)
         for offset, kind in kinds.items():
             if kind == ACCEPT:

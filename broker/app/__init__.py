@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +26,7 @@ from anabranch.broker.app.kafka import make_topics
 from anabranch.broker.app.node import answer_requests, make_node
 from anabranch.broker.app.ports import NodeTls, listen_to_clients, listen_to_nodes, open_tls
 from anabranch.broker.app.storage import Basis, open_storage
+from anabranch.broker.cluster.membership.auto_id import choose_node
 from anabranch.broker.cluster.membership.environment import DirectoryLock, Environment
 from anabranch.broker.cluster.membership.join import announced_listeners, internal_address
 from anabranch.broker.cluster.membership.tasks import NodeTasks
@@ -36,7 +38,7 @@ from anabranch.broker.node.logging.levels import LogLevels
 from anabranch.broker.node.net.ports import ReservedPorts
 from anabranch.broker.node.peers.members import Members, member_of
 from anabranch.broker.node.settings.clock import CautiousClock
-from anabranch.broker.node.settings.data_dir import DataDirError
+from anabranch.broker.node.settings.data_dir import DataDirError, DataDirInUse
 from anabranch.broker.node.settings.memory import memory_for, with_sizes
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.tracing.start import open_tracer
@@ -44,7 +46,7 @@ from anabranch.broker.operator.admin.access import AdminAccess, open_access
 from anabranch.broker.operator.admin.on_demand import AdminOnDemand
 from anabranch.extras import MissingExtra, install_command, is_installed, needed
 from anabranch.native import NativeError
-from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.errors import NodeFenced, NodeInUse, StorageError
 from anabranch.wal.interface import WalError
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ async def run_node(
     """
     async with AsyncExitStack() as stack:
         try:
-            node, admin = await _start(settings, stack, log_levels or LogLevels(), environment or Environment())
+            node, admin = await _start_as_some_node(
+                settings, stack, log_levels or LogLevels(), environment or Environment()
+            )
         except (DataDirError, MissingExtra, NativeError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
@@ -87,6 +91,26 @@ class _Entrances:
     sasl: SaslFiles
     access: AdminAccess | None
     """None: there is no admin port."""
+
+
+async def _start_as_some_node(
+    settings: Settings, stack: AsyncExitStack, log_levels: LogLevels, environment: Environment
+) -> "tuple[Node, Admin | None]":
+    """Start the node of the settings. If they leave its id open, another one is chosen as long as one is taken."""
+    if not settings.has_auto_id:
+        return await _start(settings, stack, log_levels, environment)
+    taken: set[int] = set()
+    while True:
+        chosen = await choose_node(settings, environment, taken)
+        node_id = chosen.node.node_id
+        try:
+            async with AsyncExitStack() as attempt:
+                started = await _start(chosen, attempt, log_levels, environment)
+                stack.push_async_exit(attempt.pop_all())
+                return started
+        except (DataDirInUse, NodeFenced, NodeInUse) as error:
+            structlog.get_logger("node").info("another id is chosen", taken=node_id, reason=str(error))
+            taken.add(node_id)
 
 
 async def _start(
@@ -112,7 +136,7 @@ def _prepare(settings: Settings, stack: AsyncExitStack, environment: Environment
     memory = memory_for(settings)
     settings = with_sizes(settings, memory.sizes)
     lock = environment.lock_directory(settings.node.data_dir)
-    stack.callback(lock.release)
+    stack.push(partial(_release, lock))
     with _unregistered(lock):
         ports = environment.reserve_ports(settings, stack)
         tls = open_tls(settings, now_ms)
@@ -139,6 +163,13 @@ def _prepare(settings: Settings, stack: AsyncExitStack, environment: Environment
         token_key=token_key,
     )
     return basis, _Entrances(ports=ports, tls=tls, sasl=sasl, access=access)
+
+
+def _release(lock: DirectoryLock, _kind: object, error: BaseException | None, _trace: object) -> None:
+    """Release the data directory; remove it if it is new, and another process has the node's id."""
+    if isinstance(error, NodeInUse | NodeFenced):
+        lock.release_unused()
+    lock.release()
 
 
 @contextmanager
@@ -173,6 +204,7 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
         broker_configs=broker_configs,
         log_levels=log_levels,
         tls=entrances.tls,
+        admin_port=0 if entrances.ports.admin is None else entrances.ports.admin.getsockname()[1],
         tasks=tasks,
     )
     local = answer_requests(basis, opened, node)
@@ -199,7 +231,7 @@ def _make_admin(node: Node, local: LocalRequests, environment: Environment) -> "
     """Return the server of the admin port, or what loads it when it is wanted."""
     if node.serving.settings.admin.on_demand:
         return AdminOnDemand(node, lambda: _admin_server()(node, local, environment.random_bytes))
-    return _admin_server()(node, local, environment.random_bytes)
+    return _admin_server()(node, local, environment.random_bytes, environment.siblings)
 
 
 def _admin_server() -> "type[AdminServer]":
@@ -214,4 +246,4 @@ async def _listen(node: Node, settings: Settings, entrances: _Entrances) -> None
     await listen_to_nodes(node.ports, settings, entrances.ports.internal, node.tasks)
     await node.serving.membership.learn_who_lives()
     entrances.sasl.keep_current(node.tasks.spawn)
-    await listen_to_clients(node.ports, settings, entrances.ports.clients, node.tasks)
+    await listen_to_clients(node.ports, settings, entrances.ports, node.tasks)

@@ -118,7 +118,9 @@ def make_commands(
         now_ms=environment.now_ms,
         new_topic_id=environment.new_topic_id,
     )
-    requests = MoveRequests(catalog=catalog, topics=topics, turns=membership, now_ms=environment.now_ms)
+    requests = MoveRequests(
+        catalog=catalog, topics=topics, turns=membership, members=members, now_ms=environment.now_ms
+    )
     return Commands(
         topics=commands,
         internal_topics=InternalTopics(

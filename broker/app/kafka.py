@@ -18,8 +18,8 @@ from anabranch.broker.kafka.coordination.internal_topics import (
     CoordinatorTopic,
     InternalTopics,
 )
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageSource
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImageSource
 from anabranch.broker.kafka.quotas.addresses import AddressQuotas
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.table import QuotaTable
@@ -92,8 +92,8 @@ def make_coordinators(
         steady_ms=environment.steady_ms,
         new_id=lambda: str(environment.new_uuid()),
         topics=TopicImageSource(topics),
-        session_timeout_ms=group_configs.session_timeout_ms,
-        share_session_timeout_ms=group_configs.share_session_timeout_ms,
+        consumer_times=group_configs.consumer_times,
+        share_times=group_configs.share_times,
         streams_configs=group_configs.streams,
         expiry_now_ms=basis.cautious.now_ms,
         read_topic_names=topics.read_names,

@@ -1,15 +1,18 @@
 """The node of all components, and what answers the requests of clients, of other nodes and of the node itself."""
 
 import asyncio
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from anabranch.broker.api.declaration import audited, guarded
 from anabranch.broker.api.handlers import HANDLERS, advertised_apis
 from anabranch.broker.api.handlers.dispatch import Dispatcher
+from anabranch.broker.api.handlers.follow_tail import FOLLOW_TAIL, INVITE_FOLLOWER
 from anabranch.broker.api.handlers.internal import (
     DESCRIBE_SHARES,
     InternalPort,
-    describe_node_handler,
     internal_handlers,
+    relayed,
 )
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.api.handlers.produce_lane import make_lane
@@ -40,15 +43,29 @@ from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.cluster.usage import describe_usage
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.features import Features
 from anabranch.broker.kafka.fetch_sessions import FetchSessions
 from anabranch.broker.kafka.quotas.metering import Metering
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
+from anabranch.broker.kafka.topics.followers import Followers
 from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.replicas import Replicas
+from anabranch.broker.kafka.topics.tails import Tails
 from anabranch.broker.node.logging.audit import AuditLog
 from anabranch.broker.node.logging.levels import LogLevels
 from anabranch.broker.node.peers.members import Members
+from anabranch.protocol.messages.internal.describe_balance import DescribeBalanceRequest
+from anabranch.protocol.messages.internal.describe_loads import DescribeLoadsRequest
+from anabranch.protocol.messages.internal.describe_metrics import DescribeMetricsRequest
+from anabranch.protocol.messages.internal.describe_node import DescribeNodeRequest
+from anabranch.protocol.messages.internal.describe_usage import DescribeUsageRequest
+from anabranch.protocol.messages.internal.describe_zones import DescribeZonesRequest
+from anabranch.protocol.messages.internal.stop_node import StopNodeRequest, StopNodeResponse
+
+if TYPE_CHECKING:
+    from anabranch.broker.operator.admin.metrics.siblings import MetricsOfNode
 
 
 def make_node(
@@ -60,9 +77,10 @@ def make_node(
     broker_configs: BrokerConfigs,
     log_levels: LogLevels,
     tls: NodeTls,
+    admin_port: int,
     tasks: NodeTasks,
 ) -> Node:
-    """Build the node. Nothing runs yet."""
+    """Build the node. Nothing runs yet. `admin_port` is 0 if there is none."""
     environment, settings, info, shared = basis.environment, basis.settings, opened.info, opened.shared
     links = make_links(basis, opened, members, tasks, tls.nodes)
     coordinators = make_coordinators(basis, opened, topics, links, tasks)
@@ -73,7 +91,7 @@ def make_node(
     ports = make_ports(settings, basis.memory.sizes, tls, quotas)
     persister = make_persister(opened, topics, commands.internal_topics, coordinators.share_states, links, tasks)
     release = settings.compatibility.kafka
-    features = Features(shared.configs, info.node_id, feature_levels(release))
+    features = Features(shared.configs, info.node_id, feature_levels(release), opened.catalog)
     dead_letters = make_dead_letters(
         basis,
         topics,
@@ -112,6 +130,15 @@ def make_node(
             basis, topics, persister, coordinators.group_configs, dead_letters, tasks
         ),
         schemas=registry_maker(basis, topics, commands.topics, membership.ownership),
+        replicas=Replicas(
+            opened.catalog,
+            opened.storage,
+            topics,
+            members,
+            info.identity,
+            tails=Tails(links, members, info.node_id, tasks.spawn),
+            followers=Followers(links, info.node_id, tasks.spawn),
+        ),
         fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, environment.random()),
         audit=AuditLog(asyncio.get_running_loop().time, environment.now_ms),
         acls=shared.acls,
@@ -131,11 +158,13 @@ def make_node(
             served_handlers(release), telemetry=settings.telemetry.enabled and settings.admin.is_wanted
         ),
         listener_ports=ports.clients.ports,
+        admin_port=admin_port,
     )
     upkeep = make_upkeep(
         basis,
         opened,
         serving,
+        ports.clients.traffic,
         failover=takeovers.failover,
         drain=Drain(commands.move_requests, topics, members),
         orders=make_orders(opened, topics, membership, links, tasks),
@@ -159,9 +188,18 @@ def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalReque
     """Let the node's ports answer requests once they listen. Returns the node's requests to itself."""
     serving, ports = node.serving, node.ports
     tables = node.upkeep.tables
+    metrics, figures = cache(partial(_make_metrics, node)), ProcessFigures(node)
     own = [
-        describe_node_handler(ProcessFigures(node).describe),
+        relayed(DescribeNodeRequest, lambda _: figures.describe()),
+        relayed(StopNodeRequest, lambda _: StopNodeResponse(failure=node.end_if_drained())),
+        relayed(DescribeLoadsRequest, lambda _: node.upkeep.meter.describe()),
+        relayed(DescribeUsageRequest, lambda _: describe_usage(node)),
+        relayed(DescribeZonesRequest, lambda _: node.upkeep.meter.describe_zones()),
+        relayed(DescribeBalanceRequest, node.upkeep.balancer.describe),
+        relayed(DescribeMetricsRequest, lambda request: metrics().describe(request)),
         DESCRIBE_SHARES,
+        FOLLOW_TAIL,
+        INVITE_FOLLOWER,
         *table_handlers(statuses=tables.statuses, hurry=tables.hurry),
     ]
     handlers = audited({**HANDLERS, **{each.api.key: each for each in own}})
@@ -179,6 +217,13 @@ def answer_requests(basis: Basis, opened: OpenStorage, node: Node) -> LocalReque
     node.tasks.spawn(internal.run())
     ports.limit_connections(serving.broker_configs)
     return local
+
+
+def _make_metrics(node: Node) -> "MetricsOfNode":
+    """Return what writes the node's metrics. It is loaded when another node asks for them."""
+    from anabranch.broker.operator.admin.metrics.siblings import MetricsOfNode
+
+    return MetricsOfNode(node)
 
 
 def _answer_clients(basis: Basis, node: Node) -> None:

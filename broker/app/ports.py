@@ -1,7 +1,7 @@
 """Ports of a node: their certificates, their servers, and listening on them."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from anabranch.broker.api.handlers.internal import internal_server
 from anabranch.broker.app.kafka import Quotas
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.cluster.ports import Ports
-from anabranch.broker.node.net.ports import warn_if_internal_open, warn_if_open
+from anabranch.broker.node.net.ports import ReservedPorts, warn_if_internal_open, warn_if_open
 from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.broker.node.settings.model import Settings
@@ -65,12 +65,14 @@ async def listen_to_nodes(ports: Ports, settings: Settings, bound: socket.socket
     tasks.spawn(tls.run())
 
 
-async def listen_to_clients(ports: Ports, settings: Settings, bound: Sequence[socket.socket], tasks: NodeTasks) -> None:
+async def listen_to_clients(ports: Ports, settings: Settings, reserved: ReservedPorts, tasks: NodeTasks) -> None:
     """Accept connections of clients on all listeners."""
     server, tls = ports.clients, ports.clients_tls
     if tls is not None:
         tasks.spawn(tls.run())
-    for listener, port in zip(settings.listeners, bound, strict=True):
+    # The shared ones first: the ports of the listeners are those that only this process has.
+    shared = zip(settings.listeners, reserved.shared, strict=bool(reserved.shared))
+    for listener, port in (*shared, *zip(settings.listeners, reserved.clients, strict=True)):
         if listener.protocol.uses_tls and tls is not None:
             server.listen_tls(port, listener.name, tls, tasks.spawn)
         else:

@@ -4,14 +4,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch.broker.app.storage import Basis, OpenStorage
+from anabranch.broker.cluster.balancer.balancer import Balancer
+from anabranch.broker.cluster.balancer.loads import LoadMeter
+from anabranch.broker.cluster.balancer.planning import Zone
 from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.cluster.tables import LOOK_S, TablesOnDemand
 from anabranch.broker.cluster.upkeep import Upkeep
+from anabranch.broker.kafka.configs.broker_table import BALANCER, BALANCER_ZONE
 from anabranch.broker.kafka.partitions.cleaning import tail_of
 from anabranch.broker.kafka.topics.compaction import make_cleaning
+from anabranch.broker.node.net.traffic import ClientTraffic
+from anabranch.broker.node.peers.relay import relay
 from anabranch.broker.node.settings.package_settings import compaction_settings, gc_settings
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.interface import CleaningHooks
@@ -28,7 +34,14 @@ if TYPE_CHECKING:
 
 
 def make_upkeep(
-    basis: Basis, opened: OpenStorage, serving: Serving, *, failover: Failover, drain: Drain, orders: MoveOrders
+    basis: Basis,
+    opened: OpenStorage,
+    serving: Serving,
+    traffic: ClientTraffic,
+    *,
+    failover: Failover,
+    drain: Drain,
+    orders: MoveOrders,
 ) -> Upkeep:
     """Build what runs behind the requests. Nothing runs yet."""
     topics = serving.topics
@@ -49,6 +62,19 @@ def make_upkeep(
         failover=failover,
         drain=drain,
         orders=orders,
+        meter=(meter := LoadMeter(topics, serving.replicas, traffic, basis.environment.steady_ms)),
+        balancer=Balancer(
+            serving.move_requests,
+            topics,
+            serving.members,
+            meter,
+            ask=partial(relay, serving.links, version=0),
+            judged=serving.membership.suspects,
+            is_on=partial(serving.broker_configs.is_on, BALANCER),
+            zone=lambda: Zone(serving.broker_configs.value(BALANCER_ZONE)),
+            steady_ms=basis.environment.steady_ms,
+            now_ms=basis.environment.now_ms,
+        ),
         manifests=manifests,
         collector=collector,
         compaction_context=context,
@@ -88,6 +114,7 @@ def _make_manifests(basis: Basis, opened: OpenStorage) -> ManifestKeeper:
         node=opened.info.identity,
         now_ms=basis.environment.now_ms,
         new_writer_id=basis.new_writer_id,
+        owner_marks=opened.storage.owner_marks,
     )
 
 

@@ -6,7 +6,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -83,6 +83,8 @@ class Node:
 
     tasks: NodeTasks
     failure: NodeFailure
+    removed: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done when the process is to end: the node was drained, and is to be removed from the cluster."""
     stopping: bool = False
 
     @property
@@ -125,6 +127,7 @@ class Node:
             serving.reach.run(),
             upkeep.drain.run(),
             upkeep.orders.run(),
+            upkeep.balancer.run(),
             serving.ownership.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: serving.broker_configs.number(PRODUCER_ID_EXPIRATION)
@@ -146,6 +149,9 @@ class Node:
         log.info("memory", **self.memory.describe())
         if self.memory.is_overcommitted:
             log.warning("caches and limits exceed the available memory: set smaller sizes")
+        native = native_part()
+        if native.advice:
+            log.warning("the native part is not used", reason=native.description, advice=native.advice)
         log.info(
             "serving",
             address=self.bootstrap,
@@ -158,7 +164,7 @@ class Node:
             data_dir=str(serving.settings.node.data_dir),
             objects=serving.settings.objects.store,
             wal=self.wal.description,
-            native=native_part().description,
+            native=native.description,
             topics=len(serving.topics),
             partitions=serving.topics.partition_count,
             recovered_records=storage.stats.recovered_records,
@@ -188,6 +194,17 @@ class Node:
             self.failure.report(error)
 
     # stop
+
+    def end_if_drained(self) -> str:
+        """Let the process end, if the node is being drained and leads nothing. Returns why it goes on."""
+        serving = self.serving
+        if serving.node_id not in serving.members.draining:
+            return f"node {serving.node_id} is not being drained"
+        if led := serving.move_requests.led_by(serving.node_id):
+            return f"node {serving.node_id} leads {len(led):,} partitions"
+        if not self.removed.done():
+            self.removed.set_result(None)
+        return ""
 
     async def leave_partitions(self) -> None:
         """Before a stop: let other living nodes lead what this one leads, for a limited time, while clients are served.
@@ -262,7 +279,11 @@ class Node:
             await serving.catalog.stop_node(
                 NodeIdentity(own.node_id, own.epoch),
                 drained_wal=drained,
-                successors=[each for each in serving.topics.new_leaders() if each != own.node_id],
+                successors=[
+                    each
+                    for each in serving.topics.other_leaders()
+                    if each not in serving.members.draining  # nor those that stop together with this one
+                ],
                 now_ms=serving.now_ms(),
             )
         except CatalogError as error:

@@ -27,6 +27,7 @@ from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests
 from anabranch.broker.kafka.topics.parking import Parking
+from anabranch.broker.kafka.topics.replicas import Replicas
 from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
 from anabranch.broker.kafka.transactions.markers import MarkerWriter
 from anabranch.broker.kafka.transactions.producer_ids import ProducerIds
@@ -80,6 +81,8 @@ class Serving:
     verifier: TransactionVerifier
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    replicas: Replicas
+    """Partitions that other nodes lead, which this one serves from objects."""
     share_states: ShareCoordinator
     """States of share partitions that this node keeps."""
     share_persister: SharePersister
@@ -108,6 +111,8 @@ class Serving:
     """APIs and versions in the answer to ApiVersions."""
     listener_ports: Mapping[str, int]
     """Ports that the listeners are bound to, by their names. Empty until the node listens."""
+    admin_port: int
+    """Port that the admin port is bound to; 0: there is none."""
 
     requests: dict[int, int] = field(default_factory=dict)
     """Number of requests received, by API key."""

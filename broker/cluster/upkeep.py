@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from anabranch.broker.cluster.balancer.balancer import Balancer
+from anabranch.broker.cluster.balancer.loads import LoadMeter
 from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
@@ -21,6 +23,8 @@ class Upkeep:
     drain: Drain
     orders: MoveOrders
     """Moves of partitions to other nodes."""
+    meter: LoadMeter
+    balancer: Balancer
     manifests: ManifestKeeper
     collector: GarbageCollector
     compaction_context: CompactionContext

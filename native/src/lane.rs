@@ -200,10 +200,11 @@ impl ProduceLane {
         let Some(checked) = self.check_all(py, &request, &memory, frame)? else { return Ok(false) };
         let Some(mut log) = self.find_room(py, &checked)? else { return Ok(false) };
         let views = PyMemoryView::from(frame)?;
+        let received = connection.getattr(intern!(py, "traffic"))?.getattr(intern!(py, "received"))?.cast_into()?;
         let mut appended = Vec::with_capacity(checked.len());
         let mut durable = None;
         for each in &checked {
-            match self.append(each, &mut log, &mut memory, views.as_any(), progress) {
+            match self.append(each, &mut log, &mut memory, views.as_any(), &received, progress) {
                 Ok((result, completion)) => {
                     appended.push(result);
                     durable = Some(completion);
@@ -335,9 +336,7 @@ impl ProduceLane {
         if let Some((_, limits)) = self.limits.lock().expect("not poisoned").get(&key) {
             return Ok(*limits);
         }
-        let is_common = config.getattr(intern!(py, "compression"))?.is_none()
-            && config.getattr(intern!(py, "cleaning"))?.is_none()
-            && !config.getattr(intern!(py, "log_append_time"))?.is_truthy()?;
+        let is_common = config.getattr(intern!(py, "has_common_rules"))?.is_truthy()?;
         let limits = Limits {
             max_message_bytes: config.getattr(intern!(py, "max_message_bytes"))?.extract()?,
             timestamp_before_max_ms: config.getattr(intern!(py, "timestamp_before_max_ms"))?.extract()?,
@@ -380,13 +379,14 @@ impl ProduceLane {
         Ok(Some(Log { wal, open, block, cached_bytes, threshold_bytes }))
     }
 
-    /// Appends a batch to log and log cache, and notes it in its partition.
+    /// Appends a batch to log and log cache, and notes it in its partition and in the traffic of the client's rack.
     fn append<'py>(
         &self,
         checked: &Checked<'py>,
         log: &mut Log<'py>,
         memory: &mut Memory,
         views: &Bound<'py, PyAny>,
+        received: &Bound<'py, PyDict>,
         progress: &mut Progress,
     ) -> PyResult<(Appended, Bound<'py, PyAny>)> {
         let Checked { partition, stream, header, records, .. } = checked;
@@ -415,6 +415,8 @@ impl ProduceLane {
         log.open = Some(open);
         self.append_to_stream(checked, log, views, &placed, &stream_id)?;
         self.note_in_partition(checked, &placed)?;
+        let before: i64 = received.get_item(&stream_id)?.map_or(Ok(0), |count| count.extract())?;
+        received.set_item(&stream_id, before + records.len() as i64)?;
         let log_start_offset = stream.getattr(intern!(py, "start_offset"))?.extract()?;
         *progress = Progress::Appended;
         Ok((Appended { base_offset, log_start_offset }, placed.durable))
@@ -487,6 +489,8 @@ impl ProduceLane {
         }
         let appended: i64 = partition.getattr(intern!(py, "appended_bytes"))?.extract()?;
         partition.setattr(intern!(py, "appended_bytes"), appended + records.len() as i64)?;
+        let requests: i64 = partition.getattr(intern!(py, "requests"))?.extract()?;
+        partition.setattr(intern!(py, "requests"), requests + 1)?;
         if !partition.getattr(intern!(py, "_listeners"))?.cast::<PyDict>()?.is_empty()
             && !durable.is(&partition.getattr(intern!(py, "_last_durable"))?)
         {

@@ -11,7 +11,7 @@ mod ring;
 mod wal_block;
 
 /// Names and meanings of what Python uses. `src/anabranch/native.py` has the number that it expects.
-const API: u32 = 3;
+const API: u32 = 5;
 
 #[pyo3::pymodule(gil_used = true)]
 mod anabranch_native {

@@ -2,12 +2,12 @@
 
 The source seals the stream: it refuses appends, and no upload takes the stream's records. The target writes a RESET
 record and the tail, all that is past the committed end, to its own log. When that is durable, one transaction of the
-catalog (`transfer_stream`) makes the target the owner. So according to the catalog exactly one log has the stream's
+catalog (`transfer_streams`) makes the target the owner. So according to the catalog exactly one log has the stream's
 tail at any moment, and after a crash at any step the recovery of both logs decides (`RecoveryPlanner`):
 
     moment                         source's log      target's log
     sealed, tail being written     live              void: the target is not the owner
-    after `transfer_stream`        void              live, from the RESET on
+    after `transfer_streams`        void              live, from the RESET on
     after `cancel_transfer`        live              void; a later transfer under the old epoch is refused
 
 Invariants:
@@ -213,13 +213,13 @@ class StreamHandovers:
 
     def _append(self, parts: Sequence[Buffer]) -> AppendedRecord:
         """Append a record that the next upload frees, unless a hold keeps it."""
-        appended = self._journal.wal.append(parts)
+        appended = self._journal.append_unconfirmed(parts)
         block = self._cache.current
         block.wal_offset = max(block.wal_offset, appended.offset)
         return appended
 
     def receive(self, received: ReceivedTail, opened: OpenStream) -> Stream:
-        """Return the stream, which this node owns by `transfer_stream` now. Its user replays it at once.
+        """Return the stream, which this node owns by `transfer_streams` now. Its user replays it at once.
 
         Raises StorageError, after which appends are refused until a restart: the log has the stream's records.
         """

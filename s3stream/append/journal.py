@@ -6,6 +6,7 @@ any callback of an owner runs, because the journal's callback was registered fir
 """
 
 from asyncio import get_running_loop
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from anabranch.s3stream.append.log_cache import EVICT_BATCHES_MAX, LogCache, Upl
 from anabranch.s3stream.append.log_watch import LogWatch
 from anabranch.s3stream.append.sealer import Sealer
 from anabranch.s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
-from anabranch.wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
+from anabranch.wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
 
 log = structlog.get_logger(__name__)
 
@@ -87,8 +88,20 @@ class Journal:
             if durable.error is None:
                 stream.confirmed_offset = end_offset
             return
-        self.durable = durable
-        self.pending = pending = {stream: end_offset}
+        self._begin_block(durable, {stream: end_offset})
+
+    def append_unconfirmed(self, parts: Sequence[Buffer]) -> AppendedRecord:
+        """Append a record that confirms nothing of a stream: a RESET, or records that are void as yet. Raises WalError.
+
+        A log that does not acknowledge it has stalled like any other.
+        """
+        appended = self.wal.append(parts)
+        if appended.durable is not self.durable and not appended.durable.done:
+            self._begin_block(appended.durable, {})
+        return appended
+
+    def _begin_block(self, durable: Durable, pending: dict[Confirmable, int]) -> None:
+        self.durable, self.pending = durable, pending
         self.watch.appended()
         durable.add_done_callback(partial(self._completed, pending))
 

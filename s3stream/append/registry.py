@@ -19,6 +19,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import OpenStream
 from anabranch.s3stream.errors import Discontinuity, HandoverRefused, StorageError, StorageStopped, StreamFenced
 from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from anabranch.s3stream.object.owner_marks import OwnerMarks
 from anabranch.s3stream.read.stream_reader import StreamReader
 from anabranch.s3stream.stats import StorageStats
 from anabranch.s3stream.tasks import Turns
@@ -41,6 +42,7 @@ class StreamRegistry:
         reader: StreamReader,
         trimmer: StreamTrimmer,
         catalog: Catalog,
+        owner_marks: OwnerMarks,
         stats: StorageStats,
         default_store: str,
     ) -> None:
@@ -54,6 +56,7 @@ class StreamRegistry:
         self._reader = reader
         self._trimmer = trimmer
         self._catalog = catalog
+        self._owner_marks = owner_marks
         self._stats = stats
         self._default_store = default_store
         self._owner: StreamOwner | None = None
@@ -136,6 +139,7 @@ class StreamRegistry:
                 await self.void_records(info)
         opened = await self._catalog.open_streams(stream_ids, owner)
         self._fenced -= returning
+        await self._owner_marks.put(item.info for item in opened if not item.is_first)
         return opened
 
     async def open_recovered(self) -> list[Stream]:
@@ -148,6 +152,9 @@ class StreamRegistry:
 
     def _add(self, item: OpenStream) -> Stream:
         stream_id = item.info.stream_id
+        # This node may have read it as a replica. Compaction may have removed data since, and the next snapshot tells
+        # readers nothing of it any more.
+        self._reader.loader.invalidate((stream_id,))
         recovered: Sequence[StreamBatch] = ()
         if stream_id in self._sealer.not_replayed:
             recovered = self._check_recovered(item.info)
@@ -237,7 +244,8 @@ class StreamRegistry:
         been noticed here first.
         """
         try:
-            appended = self._journal.wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
+            reset = encode_reset(info.stream_id, info.epoch, info.end_offset)
+            appended = self._journal.append_unconfirmed((reset,))
             await appended.durable
         except WalError as error:
             if not isinstance(error, OverCapacity):

@@ -55,6 +55,7 @@ class Stream(StreamAdmission):
         "leader_epoch",
         "next_offset",
         "recovered",
+        "requested_start",
         "snapshot",
         "start_offset",
         "store",
@@ -91,6 +92,8 @@ class Stream(StreamAdmission):
         self.epoch = info.epoch
         self.leader_epoch = opened.leader_epoch
         self.start_offset = info.start_offset
+        self.requested_start = info.start_offset
+        """Highest start that was asked for: the catalog may have it though its answer was lost."""
         self.committed_offset = info.end_offset
         self.next_offset = recovered[-1].end_offset if recovered else info.end_offset
         self.confirmed_offset = self.next_offset
@@ -312,6 +315,7 @@ class Stream(StreamAdmission):
         if self.is_sealed:
             raise self._refused()
         await self.commit(new_start)
+        self.requested_start = max(self.requested_start, new_start)
         start = await self._trimmer.trim(self.stream_id, self.epoch, new_start, asked=asked)
         self.start_offset = max(self.start_offset, start)
 

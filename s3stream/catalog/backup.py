@@ -25,6 +25,7 @@ from anabranch.platform import sync, sync_folder
 from anabranch.s3stream.catalog.manifest_rows import last_manifest, read_state
 from anabranch.s3stream.catalog.manifest_state import CatalogState
 from anabranch.s3stream.catalog.migration import migrate
+from anabranch.s3stream.catalog.rows import split_ids
 from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS, cluster, counters, streams
 from anabranch.s3stream.errors import CatalogError
 
@@ -89,6 +90,8 @@ class BackupStream(NamedTuple):
     snapshot: bytes
     """State of the stream's owner as of `end_offset`."""
     preferred: int
+    replicas: tuple[int, ...]
+    """Empty: the leader only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +267,14 @@ def _load(path: Path, header: BackupHeader, database: Path, where: str, on_progr
             migrate(connection, "sqlite", where)
             _, state = read_state(connection)
             query = select(
-                streams.c.stream_id, streams.c.epoch, streams.c.end_offset, streams.c.snapshot, streams.c.preferred
+                streams.c.stream_id,
+                streams.c.epoch,
+                streams.c.end_offset,
+                streams.c.snapshot,
+                streams.c.preferred,
+                streams.c.replicas,
             )
-            found = {stream_id: BackupStream(*values) for stream_id, *values in connection.execute(query)}
+            found = {row[0]: BackupStream(*row[1:-1], split_ids(row.replicas)) for row in connection.execute(query)}
     finally:
         engine.dispose()
     return Backup(path, header, state, found)

@@ -15,6 +15,7 @@ Times are ms since 1970 and are always passed in. Errors are those of `s3stream.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
@@ -25,9 +26,11 @@ from anabranch.s3stream.catalog import (
     configs,
     departure,
     detach,
+    migration,
     nodes,
     objects,
     orders,
+    replicas,
     rows,
     tokens,
     topics,
@@ -39,6 +42,7 @@ from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.deadline import Deadline
 from anabranch.s3stream.catalog.manifest_state import CatalogState
 from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.schema import REPLICAS_SINCE
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.values import (
     DEFAULT_LISTENER,
@@ -56,6 +60,7 @@ from anabranch.s3stream.catalog.values import (
     NodeListener,
     OpenStream,
     Pulse,
+    StreamReading,
     StreamTransfer,
     Takeover,
     TokenRow,
@@ -83,6 +88,7 @@ class Catalog:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._database = Database(url, read_only=read_only, on_session=self._check_session)
         self._read_only = read_only
+        self._level = 0
         self._node: NodeIdentity | None = None
         """Registration under which topics and configs are changed."""
         self._identity = nodes.UNKNOWN_ID
@@ -111,10 +117,30 @@ class Catalog:
         its schema and name must be as expected.
         """
         await self._database.open()
+        self._level = await self._database.read(migration.current_level, is_single=True)
         if self._read_only:
             self._identity = await self._database.read(lambda c: nodes.check_cluster(c, cluster))
         else:
             self._identity = await self._database.write(lambda c: nodes.adopt_cluster(c, cluster, new_id))
+
+    @property
+    def level(self) -> int:
+        """The cluster's level, once it is open: what a later step of the schema brings is not used yet.
+
+        It only rises. Other nodes' changes of it are seen by `list_configs`.
+        """
+        return self._level
+
+    async def raise_level(self, level: int, *, validate_only: bool = False) -> None:
+        """Let the cluster use what all steps up to this one bring: no node can go back to an older version then.
+
+        Raises CatalogError unless all nodes that may live know the level. `validate_only`: changes nothing.
+        """
+        if validate_only:
+            await self._database.read(lambda c: migration.check_raise(c, level))
+            return
+        await self._change_as_node(lambda c: migration.raise_level(c, level))
+        self._level = max(self._level, level)
 
     def identity(self) -> bytes:
         """Return the catalog's unique id, 16 bytes, once it is open. Zero: it was never given one."""
@@ -139,7 +165,8 @@ class Catalog:
         """Write, then call the watchers. A failed command may have taken effect, so they are called after it too."""
 
         def numbered(connection: Connection) -> tuple[Result, int]:
-            return command(connection), changes.last_change(connection)
+            connection.info.pop(rows.LAST_CHANGE, None)  # of an earlier command, which may have been rolled back
+            return command(connection), connection.info.get(rows.LAST_CHANGE, 0)
 
         try:
             result, change = await self._database.write(numbered)
@@ -352,6 +379,8 @@ class Catalog:
 
         A topic that cannot be created is answered with its error; the others are created.
         """
+        if self._level < REPLICAS_SINCE:
+            wanted = [replace(each, factor=1, replicas=None) for each in wanted]
         return await self._change_as_node(lambda c: topics.create_topics(c, wanted, (leader, *others)))
 
     async def add_partitions(
@@ -362,13 +391,16 @@ class Catalog:
         leader: int,
         others: Sequence[int] = (),
         leaders: Sequence[int] | None = None,
+        replicas: Sequence[Sequence[int]] | None = None,
     ) -> TopicInfo:
         """Grow the topic to `total` partitions, led by `leaders` in order, or else by `leader` and `others`.
+
+        `replicas` go with `leaders`; without them the new partitions have as many as the first one.
 
         Raises CatalogError when it has more already, NotFound.
         """
         return await self._change_as_node(
-            lambda c: topics.add_partitions(c, topic_id, total, (leader, *others), leaders)
+            lambda c: topics.add_partitions(c, topic_id, total, (leader, *others), leaders, replicas)
         )
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
@@ -388,15 +420,26 @@ class Catalog:
 
     # orders of moves: the leader of a stream carries them out
 
-    async def request_moves(self, wanted: Mapping[int, int], *, reason: MoveReason, now_ms: int) -> None:
+    async def request_moves(
+        self,
+        wanted: Mapping[int, int],
+        *,
+        reason: MoveReason,
+        now_ms: int,
+        replicas: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
         """Order that streams are led by other nodes, given by stream; replaces earlier orders of these streams.
+
+        A stream gets its `replicas` when the order is carried out. Without them a lasting order puts the node in front
+        of the replicas, in place of one in its rack, or of the first one, unless it is one of them.
 
         If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be.
         A drain, a stop or an election replaces no lasting order; a drain orders nothing of leaders that are not, or no
         longer, drained, and an election nothing to nodes that are not, or no longer, preferred.
         Raises StreamNotFound; NodeUnavailable when a node is not registered or is being drained.
         """
-        await self._change_as_node(lambda c: orders.request_moves(c, wanted, reason, now_ms))
+        given = replicas if self._level >= REPLICAS_SINCE else {}
+        await self._change_as_node(lambda c: orders.request_moves(c, wanted, reason, now_ms, given))
 
     async def cancel_moves(self, stream_ids: Collection[int]) -> None:
         """Remove the orders of streams, if there are any. One that is being carried out may still succeed."""
@@ -418,6 +461,9 @@ class Catalog:
         Raises CatalogWentBack.
         """
         known = CatalogProgress(self._seen.change)
+        # Most often nothing has changed, which takes one round trip. What is known to have changed is read at once.
+        if known.change <= seen and await self.last_change() == seen:
+            return None
         found = await self._database.read(lambda c: changes.read_changes(c, seen))
         if found is not None:
             self._check_not_behind(CatalogProgress(found.version), known)
@@ -468,7 +514,7 @@ class Catalog:
 
     async def last_change(self) -> int:
         """Return the number of the last change."""
-        found = await self._database.read(changes.last_change)
+        found = await self._database.read(changes.last_change, is_single=True)
         self._note(CatalogProgress(found))
         return found
 
@@ -555,11 +601,12 @@ class Catalog:
         """
         return await self._change(lambda c: topics.open_streams(c, stream_ids, owner))
 
-    async def transfer_stream(self, wanted: StreamTransfer) -> OpenStream:
-        """Make the target of a planned move the stream's owner and leader: epoch and leader epoch grow by one.
+    async def transfer_streams(self, wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
+        """Make the target of planned moves, the same of all, the streams' owner and leader: their epochs grow by one.
 
-        Raises StreamFenced when the source does not have the stream under these epochs any more, or is fenced itself;
-        EndMoved, StreamNotFound, CatalogError without an order, and NodeFenced when the target is fenced. After
+        One transaction; answers are in the order of `wanted`. A stream that is refused is answered with its error:
+        StreamFenced when the source does not have the stream under these epochs any more, or is fenced itself;
+        EndMoved, StreamNotFound, CatalogError without an order. Raises NodeFenced when the target is fenced. After
         CatalogUnavailable repeat it: only an answer shows the outcome.
         """
         return await self._change(lambda c: transfers.transfer(c, wanted))
@@ -575,6 +622,15 @@ class Catalog:
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         """Return the streams that exist, by id."""
         return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
+
+    async def read_streams(
+        self, node: NodeIdentity, known: Mapping[int, StreamReading | None]
+    ) -> Mapping[int, StreamReading]:
+        """Return streams, given by their ids with an earlier reading or None; those that do not exist are left out.
+
+        Raises NodeFenced if `node` is.
+        """
+        return await self._database.read(lambda c: replicas.read_streams(c, node, known))
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
         """Return the first `limit` streams with ids above `after`, by id."""
@@ -600,7 +656,9 @@ class Catalog:
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
     ) -> Sequence[RangeLocation]:
         """Return at most `limit` committed ranges that overlap [start, end), in offset order; O(log n + answer)."""
-        return await self._database.read(lambda c: objects.find_ranges(c, stream_id, start_offset, end_offset, limit))
+        return await self._database.read(
+            lambda c: objects.find_ranges(c, stream_id, start_offset, end_offset, limit), is_single=True
+        )
 
     async def stream_bytes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
         """Return the bytes of the committed ranges of each stream."""
@@ -608,7 +666,7 @@ class Catalog:
 
     async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
         """Return the first live range whose largest timestamp is at or after `timestamp_ms`."""
-        return await self._database.read(lambda c: objects.find_time(c, stream_id, timestamp_ms))
+        return await self._database.read(lambda c: objects.find_time(c, stream_id, timestamp_ms), is_single=True)
 
     # objects
 
@@ -645,7 +703,7 @@ class Catalog:
 
     async def note_multipart(self, object_id: int, upload_id: str) -> None:
         """Record the multipart upload of a prepared object, so that a later process can abort it. Raises NotFound."""
-        await self._database.write(lambda c: objects.note_multipart(c, object_id, upload_id))
+        await self._database.write(lambda c: objects.LIFE_CYCLE.note_multipart(c, object_id, upload_id))
 
     async def commit_upload(self, commit: UploadCommit) -> None:
         """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end.
@@ -718,7 +776,7 @@ class Catalog:
 
         Returns which of the ids are destroyed and past their deadline: only those may be deleted from the store.
         """
-        return await self._database.write(lambda c: objects.expire_objects(c, object_ids, now_ms))
+        return await self._database.write(lambda c: objects.LIFE_CYCLE.expire(c, object_ids, now_ms))
 
     async def discard_objects(self, object_ids: Sequence[int], *, now_ms: int, delete_after_ms: int) -> None:
         """Make prepared objects destroyed: no commit can follow, and they are collected from `delete_after_ms` on.
@@ -726,11 +784,11 @@ class Catalog:
         Objects in other states are not changed: a writer may call this after a commit whose outcome it does not know.
         """
         deadline = Deadline(now_ms, delete_after_ms)
-        await self._database.write(lambda c: objects.discard_objects(c, object_ids, deadline.ms))
+        await self._database.write(lambda c: objects.LIFE_CYCLE.discard(c, object_ids, deadline.ms))
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         """Delete the rows of prepared and destroyed objects whose bytes are gone from the store."""
-        await self._database.write(lambda c: objects.forget_objects(c, object_ids))
+        await self._database.write(lambda c: objects.LIFE_CYCLE.forget(c, object_ids))
 
     async def count_committed(self) -> Mapping[str, int]:
         """Count the committed objects by the name of their store."""
@@ -758,7 +816,11 @@ class Catalog:
 
         `settled` as in `list_topics_and_detached`.
         """
-        return await self._read(configs.list_configs, settled=settled)
+        found, level = await self._read(
+            lambda c: (configs.list_configs(c), migration.current_level(c)), settled=settled
+        )
+        self._level = max(self._level, level)
+        return found
 
     async def alter_acls(self, added: Collection[AclRow], removed: Collection[AclRow]) -> Sequence[AclRow]:
         """Add access control lists that do not exist yet, and remove those that do; returns all there are then."""

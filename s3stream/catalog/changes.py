@@ -51,6 +51,4 @@ def _changed_topics(connection: Connection, seen: int) -> Sequence[TopicInfo]:
         .join(streams, streams.c.stream_id == partitions.c.stream_id)
         .where(streams.c.changed > seen)
     )
-    names = select(topics.c.name).where(topics.c.changed > seen).union(moved)
-    found = [name for (name,) in connection.execute(names)]
-    return list_topics(connection, found) if found else ()
+    return tuple(list_topics(connection, select(topics.c.name).where(topics.c.changed > seen).union(moved)))

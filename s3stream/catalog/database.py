@@ -6,13 +6,17 @@ statements on both engines and without retries for serialization. Writes are rar
 at once), so that the lock does not limit throughput. Reads run concurrently on separate connections, each on one
 snapshot.
 
-Each transaction on PostgreSQL names its isolation level, whatever the default of database or user is. Writers have READ
+Each transaction on PostgreSQL has its isolation level, whatever the default of database or user is. Writers have READ
 COMMITTED: every statement sees what was committed before it began, so all that follow the lock see what was committed
 before the lock was granted. One snapshot for the whole transaction would be taken by the statement that waits for the
 lock, and show the state from before. Readers have REPEATABLE READ. `default_transaction_read_only` is left as it is:
 while it is set, writes are an outage and wait.
 
 A `read_only` database is not migrated, no file is created or changed, and the file system may be read-only.
+
+A database may be far away: each statement is a round trip, and so are BEGIN and COMMIT. A writer's BEGIN takes the lock
+in the same round trip, and what is one statement needs neither, as beats and the look-ups of cold reads.
+`tests/s3stream/catalog/test_far.py` bounds the round trips of each command.
 
 Commands are idempotent, so that a command that meets an outage is repeated for some seconds. `s3stream.catalog.outage`
 decides which errors are outages. A command whose connection broke during COMMIT may have taken effect: from then on
@@ -60,6 +64,9 @@ Result = TypeVar("Result")
 WRITER_LOCK: Final = 0x616E_6162  # "anab": key of PostgreSQL's advisory lock
 POSTGRES_READERS: Final = 4
 BUSY_TIMEOUT_MS: Final = 30_000
+_BEGIN_LOCKED: Final = (
+    f"BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE; SELECT pg_advisory_xact_lock({WRITER_LOCK})"
+)
 REPEAT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
 SLOW_COMMAND_S: Final = 30.0
 """Log a command that takes longer: a server that hangs raises no error."""
@@ -78,6 +85,8 @@ POSTGRES_OPTIONS: Final = (
     # A node that hangs in the middle of a command must not hold the writer's lock forever. A commit of thousands of
     # ranges may take longer than what a database allows its users' statements by default.
     "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c statement_timeout=0 -c synchronous_commit=on"
+    # Of single statements: transactions name theirs.
+    " -c default_transaction_isolation=read\\ committed -c default_transaction_deferrable=off"
 )
 
 POSTGRES_CONNECTION: Final = {
@@ -115,8 +124,10 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """Time that `close` gives a running command before it shuts down the connection."""
 SESSION_CHECKS: Final = 3
 """Times that two connections are asked for their sessions: a pooler may give each the same one twice by chance."""
-CHECKPOINT_TIMEOUT_MS: Final = 2_000
-"""Time that `close` waits for readers of SQLite's log."""
+CHECKPOINT_ATTEMPTS: Final = 50
+"""Attempts of `close` to move SQLite's log, which readers and other processes that close may prevent."""
+CHECKPOINT_PAUSE_MS: Final = 20
+"""Time that an attempt waits for readers, and pause after it."""
 
 
 class Database:
@@ -149,17 +160,17 @@ class Database:
             arguments = _postgres_arguments(parsed, {} if read_only else POSTGRES_PRIMARY, POSTGRES_OPTIONS)
             readers = POSTGRES_READERS
         try:
-            self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
+            self._writer = _engine(parsed, 1, arguments)
             if read_only and self._path is not None:
                 path = self._path
                 self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: connect_read_only(path))
             else:
-                self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
+                self._reader = _engine(parsed, readers, arguments)
             self._beater = self._listener = self._writer
             if self._dialect == "postgresql":
                 beats = _postgres_arguments(parsed, {**POSTGRES_PRIMARY, **POSTGRES_BEATS}, POSTGRES_BEAT_OPTIONS)
-                self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=beats)
-                self._listener = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
+                self._beater = _engine(parsed, 1, beats)
+                self._listener = _engine(parsed, 1, arguments)
         except ModuleNotFoundError as error:
             raise CatalogError(str(missing(f"catalog {self._where}", "psycopg"))) from error
         except (ArgumentError, ValueError) as error:
@@ -191,15 +202,19 @@ class Database:
         else:
             from psycopg import IsolationLevel
 
-            lock = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
-            event.listen(self._writer, "begin", lambda c: c.exec_driver_sql(lock))
-            begin_as: Mapping[Engine, Mapping[str, object]] = {
-                self._writer: {"isolation_level": IsolationLevel.READ_COMMITTED},
-                self._beater: {"isolation_level": IsolationLevel.READ_COMMITTED},
-                self._reader: {"isolation_level": IsolationLevel.REPEATABLE_READ, "read_only": True},
+            # A statement in front of BEGIN would be a round trip more, and the driver sends its own BEGIN alone.
+            self._writer.dialect.do_begin = _begin_locked  # type: ignore[method-assign,assignment]
+            modes_of: Mapping[Engine, Mapping[str, object]] = {
+                self._writer: {"autocommit": True},
+                self._beater: {"autocommit": True},
+                self._reader: {
+                    "isolation_level": IsolationLevel.REPEATABLE_READ,
+                    "read_only": True,
+                    "deferrable": False,
+                },
             }
-            for engine, modes in begin_as.items():
-                event.listen(engine, "connect", partial(self._prepare_postgres, modes={**modes, "deferrable": False}))
+            for engine, modes in modes_of.items():
+                event.listen(engine, "connect", partial(self._prepare_postgres, modes=modes))
                 event.listen(engine, "handle_error", _drop_stale_session)
             event.listen(self._listener, "connect", partial(self._prepare_postgres, modes={"autocommit": True}))
             event.listen(self._listener, "connect", _listen)
@@ -366,12 +381,17 @@ class Database:
         """
         return await self._run(self._writer, self._writer_thread, self._greeting(query))
 
-    async def read(self, query: Callable[[Connection], Result], *, is_long: bool = False) -> Result:
+    async def read(
+        self, query: Callable[[Connection], Result], *, is_long: bool = False, is_single: bool = False
+    ) -> Result:
         """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged.
 
-        A query that `is_long` may take minutes; it is not logged as slow.
+        A query that `is_long` may take minutes; it is not logged as slow. One that `is_single` is one statement, which
+        has a snapshot without a transaction.
         """
-        return await self._run(self._reader, self._reader_threads, self._greeting(query), is_long=is_long)
+        return await self._run(
+            self._reader, self._reader_threads, self._greeting(query), is_long=is_long, is_single=is_single
+        )
 
     async def _run(
         self,
@@ -381,12 +401,14 @@ class Database:
         *,
         repeated: bool = True,
         is_long: bool = False,
+        is_single: bool = False,
     ) -> Result:
         lost: BaseException | None = None
+        transact = _ask if is_single and self._path is None else _transact
         for delay_s in (*REPEAT_DELAYS_S, None) if repeated else (None,):
             attempt = _Attempt()
             try:
-                return await self._answer(threads, partial(_transact, engine, command, attempt), is_long=is_long)
+                return await self._answer(threads, partial(transact, engine, command, attempt), is_long=is_long)
             except DBAPIError as error:
                 if attempt.committing and not is_rolled_back(_sqlstate(error)):
                     lost = error.orig or error
@@ -464,6 +486,13 @@ class _Attempt:
     """True once COMMIT was sent: an error after that does not tell whether it took effect."""
 
 
+def _engine(url: URL, connections: int, arguments: Mapping[str, Any]) -> Engine:
+    options: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql":
+        options["use_native_hstore"] = False  # to look this type up, which no table has, takes round trips
+    return create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments, **options)
+
+
 def _postgres_arguments(url: URL, wanted: Mapping[str, object], options: str) -> dict[str, Any]:
     """Return the arguments of connections. Those in the URL have precedence."""
     found = {name: value for name, value in {**POSTGRES_CONNECTION, **wanted}.items() if name not in url.query}
@@ -515,6 +544,18 @@ def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: 
     return result
 
 
+def _ask(engine: Engine, query: Callable[[Connection], Result], _attempt: _Attempt) -> Result:
+    """Run a query of one statement on PostgreSQL, without BEGIN and COMMIT."""
+    with engine.connect() as connection:
+        bare: Any = connection.connection.dbapi_connection
+        bare.autocommit = True
+        try:
+            return query(connection)
+        finally:
+            if not bare.closed:
+                bare.autocommit = False
+
+
 def _session_id(connection: Connection) -> int:
     """Return the process of PostgreSQL that serves a transaction."""
     with connection.begin():
@@ -545,14 +586,22 @@ def _data_version(engine: Engine) -> int:
 
 
 def _checkpoint(engine: Engine, where: str) -> None:
-    """Move all of SQLite's log into the database file, so that a copy of that file alone is complete."""
+    """Move all of SQLite's log into the database file, so that a copy of that file alone is complete.
+
+    SQLite does not wait for another process that does the same now, as when several nodes stop together.
+    """
     if not isinstance(engine.pool, QueuePool) or not engine.pool.checkedin():
         return  # never connected
     try:
         with closing(engine.raw_connection()) as connection:
             cursor = connection.cursor()
-            cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_TIMEOUT_MS}")
-            busy = bool(cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+            cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_PAUSE_MS}")
+            busy = True
+            for _ in range(CHECKPOINT_ATTEMPTS):
+                busy = bool(cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+                if not busy:
+                    break
+                time.sleep(CHECKPOINT_PAUSE_MS / 1_000)
             reason = "another process reads it"
     except (sqlite3.Error, SQLAlchemyError) as error:
         busy, reason = True, _one_line(error)
@@ -595,6 +644,12 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
 
 def _begin(statement: str, connection: PoolProxiedConnection) -> None:
     connection.cursor().execute(statement)
+
+
+def _begin_locked(connection: PoolProxiedConnection) -> None:
+    """Begin a transaction of PostgreSQL that has the writers' lock, in one round trip."""
+    bare: Any = connection
+    bare.cursor().execute(_BEGIN_LOCKED, prepare=False)  # a prepared statement can be only one
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:

@@ -36,7 +36,7 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, leaders: Se
         change = next_change(connection)
         set_wal_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
         release_streams(connection, seen.node_id, change)
-        leave_node(connection, seen.node_id, f"node {seen.node_id} has died")
+        leave_node(connection, seen.node_id, f"node {seen.node_id} has died", change)
         give_leadership(connection, seen.node_id, leaders, change)
         _fence(connection, seen)
 
@@ -58,7 +58,7 @@ def give_up_streams(
     for piece in chunks(given_up):
         free = {"node_id": NOBODY, "wal_id": "", "changed": change}
         connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(free))
-    leave_node(connection, seen.node_id, f"node {seen.node_id} has died")
+    leave_node(connection, seen.node_id, f"node {seen.node_id} has died", change)
     give_leadership(connection, seen.node_id, leaders, change, only=wanted)
     _fence(connection, seen)
 
@@ -96,7 +96,9 @@ def remove_node(connection: Connection, seen: NodeInfo, heir: int, now_ms: int) 
             f"node {node_id} leads {led} partitions, and node {heir}, which is to lead them, does not run: start it, "
             "and repeat"
         )
-    fail_orders_to(connection, node_id, f"node {node_id} was removed")
+    for wal in live:  # as in `open_wal`: the node has no streams, so that the records in it are not needed
+        set_wal_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
+    fail_orders_to(connection, node_id, f"node {node_id} was removed", change)
     row = nodes.c.node_id == node_id
     connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
     return _inherit(connection, node_id, heir)

@@ -18,7 +18,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, case, delete, insert, literal, select, update
 
 from anabranch.s3stream.catalog.orders import delete_orders
-from anabranch.s3stream.catalog.rows import ChangeKind, check_node, chunks, find_streams, next_change, take_ids
+from anabranch.s3stream.catalog.placement import led_by
+from anabranch.s3stream.catalog.rows import (
+    ChangeKind,
+    check_node,
+    chunks,
+    find_streams,
+    next_change,
+    read_racks,
+    replicas_text,
+    select_in,
+    split_ids,
+    take_ids,
+)
 from anabranch.s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
 from anabranch.s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
 from anabranch.s3stream.catalog.values import DetachedTopic, TopicInfo
@@ -88,6 +100,11 @@ def attach_topic(connection: Connection, topic_id: bytes, name: str, node: NodeI
         values = {"leader": node.node_id, "preferred": node.node_id, "changed": change}
         led = update(streams).where(streams.c.stream_id.in_(piece)).values(values)
         connection.execute(led)
+    racks = read_racks(connection)
+    held = select(streams.c.stream_id, streams.c.replicas).where(streams.c.replicas != "")
+    for row in select_in(connection, held, streams.c.stream_id, found.stream_ids):
+        replicas = replicas_text(led_by(split_ids(row.replicas), node.node_id, racks))
+        connection.execute(update(streams).where(streams.c.stream_id == row.stream_id).values(replicas=replicas))
     return get_topic(connection, name)
 
 
@@ -116,14 +133,16 @@ def clone_topic(
     head = {"name": new_name, "topic_id": topic_id, "internal": 0, "configs": configs, "changed": change}
     connection.execute(insert(topics).values(head))
     first = take_ids(connection, "stream", len(stream_ids))
+    racks = read_racks(connection)
     for partition in original.partitions:
         new_id = first + partition.index
-        _clone_stream(connection, partition.stream_id, new_id, node.node_id, change)
+        replicas = replicas_text(led_by(partition.replicas, node.node_id, racks))
+        _clone_stream(connection, partition.stream_id, new_id, node.node_id, replicas, change)
         connection.execute(insert(partitions).values(topic=new_name, idx=partition.index, stream_id=new_id))
     return get_topic(connection, new_name)
 
 
-def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: int, change: int) -> None:
+def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: int, replicas: str, change: int) -> None:
     # Leader epochs continue from the original's, because its batches contain them.
     own: dict[str, ColumnElement[Any]] = {
         "stream_id": literal(new_id),
@@ -132,6 +151,7 @@ def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: i
         "wal_id": literal(""),
         "leader": literal(leader),
         "preferred": literal(leader),
+        "replicas": literal(replicas),
         "changed": literal(change),
     }
     _copy_rows(connection, streams, stream_id, own)

@@ -10,10 +10,10 @@ from anabranch.s3stream.catalog.acls import list_acls
 from anabranch.s3stream.catalog.configs import list_configs
 from anabranch.s3stream.catalog.detach import list_detached
 from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
+from anabranch.s3stream.catalog.migration import current_level
 from anabranch.s3stream.catalog.nodes import list_all_wals
 from anabranch.s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
 from anabranch.s3stream.catalog.schema import (
-    MIGRATIONS,
     cluster,
     counters,
     nodes,
@@ -41,7 +41,7 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
     catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
     state = CatalogState(
         catalog_id=bytes.fromhex(catalog_id) or bytes(16),
-        schema_version=MIGRATIONS[-1][0],
+        schema_version=current_level(connection),
         counters=found,
         nodes={row.node_id: row.epoch for row in connection.execute(select(nodes).order_by(nodes.c.node_id))},
         wals=list_all_wals(connection),

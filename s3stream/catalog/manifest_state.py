@@ -30,6 +30,14 @@ class StreamState(NamedTuple):
     end_offset: int
 
 
+class OwnedStreams(NamedTuple):
+    """Streams, and the log that may hold records past their ends."""
+
+    wal: WalInfo
+    epochs: Mapping[int, int]
+    """By stream id, the epoch in which the log's node has the stream."""
+
+
 class BorrowedRange(NamedTuple):
     """A range of a clone that an object holds under another stream's id."""
 

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select, update
 
+from anabranch.s3stream.catalog.migration import current_level
 from anabranch.s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
 from anabranch.s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change, uploads_counter
-from anabranch.s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from anabranch.s3stream.catalog.schema import NEWEST, cluster, counters, nodes, streams, wals
 from anabranch.s3stream.catalog.takeover import end_recovery, give_leadership, lead_owned, release_streams
 from anabranch.s3stream.catalog.topics import NOBODY
 from anabranch.s3stream.catalog.values import (
@@ -144,6 +145,8 @@ def check_cluster(connection: Connection, name: str) -> bytes:
 
 def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | None) -> NodeInfo:
     """Give the node its next epoch; with `after_epoch`, only if that is its last one."""
+    if (level := current_level(connection)) > NEWEST:  # it was raised since the catalog was opened
+        raise CatalogError(f"the cluster has level {level} now, and this program knows {NEWEST}: use a newer version")
     found = get_node(connection, wanted.node_id)
     epoch = 0 if found is None else found.epoch
     if after_epoch is not None and epoch != after_epoch:
@@ -169,6 +172,8 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "beat_ms": wanted.lease_ms // 3,
         "draining": 0,
         "listeners": json.dumps(wanted.listeners),
+        "level": NEWEST,
+        "level_epoch": epoch + 1,
     }
     change = next_change(connection)
     end_recovery(connection, wanted.node_id, change)
@@ -211,7 +216,7 @@ def stop_node(
     check_node(connection, node)
     change = next_change(connection)
     connection.execute(update(nodes).where(nodes.c.node_id == node.node_id).values(lease_until_ms=ENDED))
-    leave_node(connection, node.node_id, f"node {node.node_id} was stopped")
+    leave_node(connection, node.node_id, f"node {node.node_id} was stopped", change)
     if drained_wal is not None:
         set_wal_state(connection, drained_wal, WalState.DRAINED, now_ms)
         release_streams(connection, node.node_id, change)
@@ -225,7 +230,7 @@ def drain_node(connection: Connection, node_id: int, *, draining: bool) -> None:
         raise NotFound(f"node {node_id} is not registered")
     change = next_change(connection)
     if draining:
-        fail_orders_to(connection, node_id, f"node {node_id} is being drained")
+        fail_orders_to(connection, node_id, f"node {node_id} is being drained", change)
     else:
         cancel_drain(connection, node_id, change)
 

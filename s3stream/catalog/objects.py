@@ -19,6 +19,7 @@ from sqlalchemy import (
     update,
 )
 
+from anabranch.s3stream.catalog.life_cycle import LifeCycle
 from anabranch.s3stream.catalog.plans import (
     CommitPlan,
     CommittedStream,
@@ -34,6 +35,7 @@ from anabranch.s3stream.catalog.rows import (
     LOCATION_COLUMNS,
     OBJECT_COLUMNS,
     RANGE_COLUMNS,
+    add_upload,
     check_node,
     chunks,
     count_uploads,
@@ -41,7 +43,6 @@ from anabranch.s3stream.catalog.rows import (
     find_objects,
     select_ids,
     select_in,
-    set_uploads,
     take_ids,
     to_location,
     to_object,
@@ -49,7 +50,7 @@ from anabranch.s3stream.catalog.rows import (
 )
 from anabranch.s3stream.catalog.schema import counters, objects, ranges, streams
 from anabranch.s3stream.catalog.values import CompactionCommit, UploadCommit
-from anabranch.s3stream.errors import CatalogError, NotFound
+from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.model import (
     NewObject,
     NodeIdentity,
@@ -64,6 +65,7 @@ OFFSET_MAX: Final = 2**63 - 1
 LOCATED: Final = select(*LOCATION_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
 IS_STREAM_OBJECT: Final = ranges.c.kind == literal_column(str(int(ObjectKind.SO)), Integer)
 """A literal, not a bound value: SQLite uses the partial index only for a constant."""
+LIFE_CYCLE: Final = LifeCycle("object", objects, objects.c.object_id, find_objects)
 UNUSED: Final = (ObjectState.PREPARED, ObjectState.DESTROYED)
 
 
@@ -164,13 +166,6 @@ def prepare_objects(
     return list(ids)
 
 
-def note_multipart(connection: Connection, object_id: int, upload_id: str) -> None:
-    """Store the multipart upload id of a prepared object."""
-    prepared = (objects.c.object_id == object_id, objects.c.state == ObjectState.PREPARED)
-    if connection.execute(update(objects).where(*prepared).values(upload_id=upload_id)).rowcount != 1:
-        raise NotFound(f"object {object_id} is not prepared: it never was, or it was committed or reaped meanwhile")
-
-
 def commit_upload(connection: Connection, commit: UploadCommit) -> int:
     """Apply an upload's plan; a commit that was applied before succeeds and changes nothing.
 
@@ -191,9 +186,7 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> int:
     _commit_objects(connection, commit.objects, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
     update_streams(connection, _stream_changes(plan))
-    number = count_uploads(connection, commit.node.node_id) + 1
-    set_uploads(connection, commit.node.node_id, number)
-    return number
+    return add_upload(connection, commit.node.node_id)
 
 
 def _stream_changes(plan: CommitPlan) -> dict[int, dict[str, Any]]:
@@ -383,39 +376,6 @@ def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[t
     """Return prepared and destroyed objects past their deadline, by deadline."""
     rows = connection.execute(REAPABLE, {"now": now_ms, "most": limit})
     return [(to_object(row[:-1]), row[-1]) for row in rows]
-
-
-def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
-    """Make prepared objects past their deadline destroyed; returns which of the ids are destroyed and due."""
-    for piece in chunks(object_ids):
-        connection.execute(
-            update(objects)
-            .where(objects.c.object_id.in_(piece))
-            .where(objects.c.state == ObjectState.PREPARED, objects.c.deadline_ms <= now_ms)
-            .values(state=ObjectState.DESTROYED)
-        )
-    found = find_objects(connection, object_ids)
-    # One that was committed and replaced meanwhile is destroyed too, and kept for readers until its new deadline.
-    return [key for key, info in found.items() if info.state is ObjectState.DESTROYED and info.deadline_ms <= now_ms]
-
-
-def discard_objects(connection: Connection, object_ids: Collection[int], delete_after_ms: int) -> None:
-    """Make prepared objects destroyed, due at `delete_after_ms`; other objects are not changed."""
-    for piece in chunks(object_ids):
-        connection.execute(
-            update(objects)
-            .where(objects.c.object_id.in_(piece), objects.c.state == ObjectState.PREPARED)
-            .values(state=ObjectState.DESTROYED, deadline_ms=delete_after_ms)
-        )
-
-
-def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
-    """Delete unused objects. Raises CatalogError, and deletes none, when one of them is committed."""
-    for key, info in find_objects(connection, object_ids).items():
-        if info.state is ObjectState.COMMITTED:
-            raise CatalogError(f"object {key} is committed and cannot be forgotten")
-    for piece in chunks(object_ids):
-        connection.execute(delete(objects).where(objects.c.object_id.in_(piece)))
 
 
 def count_committed(connection: Connection) -> Mapping[str, int]:

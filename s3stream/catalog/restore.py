@@ -14,7 +14,7 @@ from anabranch.s3stream.catalog.acls import insert_acls
 from anabranch.s3stream.catalog.manifest_rows import MANIFEST_COUNTER
 from anabranch.s3stream.catalog.manifest_state import TableRows, TopicState
 from anabranch.s3stream.catalog.progress import CatalogProgress
-from anabranch.s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, set_uploads
+from anabranch.s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, replicas_text, set_uploads
 from anabranch.s3stream.catalog.schema import (
     cluster,
     configs,
@@ -61,6 +61,8 @@ class RestoredStream(NamedTuple):
     end_offset: int
     snapshot: bytes
     preferred: int
+    replicas: tuple[int, ...]
+    """Empty: the leader only."""
     ranges: Sequence[RestoredRange]
 
 
@@ -189,7 +191,12 @@ def _stream_row(each: RestoredStream) -> Mapping[str, Any]:
     row = {name: getattr(each, name) for name in RestoredStream._fields if name != "ranges"}
     peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
     # Who moved the start is unknown: DeleteRecords may have.
-    return {**row, "peak_timestamp_ms": peak, "deleted_offset": each.start_offset}
+    return {
+        **row,
+        "replicas": replicas_text(each.replicas),
+        "peak_timestamp_ms": peak,
+        "deleted_offset": each.start_offset,
+    }
 
 
 def _range_rows(each: RestoredStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:

@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, func, insert, select, update
 
 from anabranch.s3stream.catalog.schema import counters, nodes, objects, ranges, streams
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason
 from anabranch.s3stream.errors import NodeFenced, NodeStopped
 from anabranch.s3stream.model import (
     NodeIdentity,
@@ -42,6 +43,8 @@ CHANGE: Final = "change"
 """Counter of the changes that other nodes must see."""
 CHANGE_CHANNEL: Final = "anabranch_change"
 """Channel of PostgreSQL on which each of them is announced."""
+LAST_CHANGE: Final = "last change"
+"""Key of a connection's notes: the number of the last change in the command that it runs."""
 UPLOADS: Final = "upload/"
 """Beginning of the names of counters, one for each node id, of the uploads that were committed for the node."""
 ENDED: Final = 0
@@ -61,7 +64,7 @@ IDS: Final = "ids"
 COUNTERS: Final = select(counters.c.name, counters.c.next)
 _OBJECTS: Final = select(*OBJECT_COLUMNS).where(objects.c.object_id.in_(bindparam(IDS, expanding=True)))
 _STREAMS: Final = select(*STREAM_COLUMNS).where(streams.c.stream_id.in_(bindparam(IDS, expanding=True)))
-_EPOCH: Final = select(nodes.c.epoch).where(nodes.c.node_id == bindparam("id"))
+_EPOCH: Final = select(nodes.c.epoch, nodes.c.lease_until_ms).where(nodes.c.node_id == bindparam("id"))
 _COUNTER: Final = select(counters.c.next).where(counters.c.name == bindparam("counter"))
 _TAKE: Final = (
     update(counters)
@@ -69,6 +72,13 @@ _TAKE: Final = (
     .values(next=counters.c.next + bindparam("count"))
     .returning(counters.c.next)
 )
+_CHANGED: Final = (
+    update(counters)
+    .where(counters.c.name.in_(bindparam("named", expanding=True)))
+    .values(next=select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery() + 1)
+    .returning(counters.c.next)
+)
+_CHANGED_AND_TOLD: Final = _CHANGED.returning(func.pg_notify(CHANGE_CHANNEL, ""))
 
 
 def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
@@ -117,6 +127,11 @@ def to_location(row: Sequence[Any]) -> RangeLocation:
     return RangeLocation(StreamRange(*row[:width]), to_object(row[width:-1]), row[-1])
 
 
+def to_order(stream_id: int, to_node: int, reason: int, asked_ms: int, failure: str, replicas: str) -> MoveOrder:
+    """Convert a row of `moves`."""
+    return MoveOrder(stream_id, to_node, MoveReason(reason), asked_ms, failure, split_ids(replicas))
+
+
 def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, ObjectInfo]:
     """Return the objects that exist, by id."""
     return {row[0]: to_object(row) for row in select_ids(connection, _OBJECTS, ids)}
@@ -125,6 +140,26 @@ def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, Obje
 def find_streams(connection: Connection, ids: Collection[int]) -> dict[int, StreamInfo]:
     """Return the streams that exist, by id."""
     return {row[0]: StreamInfo(*row) for row in select_ids(connection, _STREAMS, ids)}
+
+
+def join_ids(node_ids: Iterable[int]) -> str:
+    """Encode node ids for a text column."""
+    return ",".join(map(str, node_ids))
+
+
+def split_ids(text: str) -> tuple[int, ...]:
+    """Decode the output of `join_ids`."""
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def replicas_text(replicas: Sequence[int]) -> str:
+    """Encode the replicas of a stream: empty for one, which is the leader whoever that is."""
+    return join_ids(replicas) if len(replicas) > 1 else ""
+
+
+def read_racks(connection: Connection) -> Mapping[int, str]:
+    """Return the racks of all nodes by id."""
+    return {row.node_id: row.rack for row in connection.execute(select(nodes.c.node_id, nodes.c.rack))}
 
 
 def take_ids(connection: Connection, counter: str, count: int) -> int:
@@ -143,6 +178,15 @@ def count_uploads(connection: Connection, node_id: int) -> int:
     return connection.execute(_COUNTER, {"counter": uploads_counter(node_id)}).scalar_one_or_none() or 0
 
 
+def add_upload(connection: Connection, node_id: int) -> int:
+    """Count one more upload that the catalog has committed for the node; return how many there are now."""
+    name = uploads_counter(node_id)
+    number = connection.execute(_TAKE, {"counter": name, "count": 1}).scalar_one_or_none()
+    if number is None:
+        connection.execute(insert(counters).values(name=name, next=1))
+    return number or 1
+
+
 def set_uploads(connection: Connection, node_id: int, number: int) -> None:
     """Set how many uploads the catalog has committed for the node."""
     name = uploads_counter(node_id)
@@ -152,47 +196,51 @@ def set_uploads(connection: Connection, node_id: int, number: int) -> None:
 
 def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:
     """Return the number of a change that other nodes must see, and wake them when it is committed."""
-    number = take_ids(connection, CHANGE, 1) + 1
-    if kind is not None:
-        connection.execute(update(counters).where(counters.c.name == kind).values(next=number))
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"NOTIFY {CHANGE_CHANNEL}")
+    statement = _CHANGED_AND_TOLD if connection.dialect.name == "postgresql" else _CHANGED
+    number: int = (
+        connection.execute(statement, {"named": [CHANGE, *([] if kind is None else [kind])]}).scalars().all()[0]
+    )
+    connection.info[LAST_CHANGE] = number
     return number
 
 
-def check_node(connection: Connection, node: NodeIdentity) -> None:
-    """Raise NodeFenced unless this is the node's newest epoch."""
-    found = connection.execute(_EPOCH, {"id": node.node_id}).scalar_one_or_none()
+def check_node(connection: Connection, node: NodeIdentity) -> int:
+    """Raise NodeFenced unless this is the node's newest epoch; return the end of its lease."""
+    found = connection.execute(_EPOCH, {"id": node.node_id}).one_or_none()
     if found is None:
         raise NodeFenced(f"node {node.node_id} is not registered")
-    if found != node.epoch:
-        raise NodeFenced(f"node {node.node_id}: epoch {node.epoch} is not the registered {found}")
+    if found.epoch != node.epoch:
+        raise NodeFenced(f"node {node.node_id}: epoch {node.epoch} is not the registered {found.epoch}")
+    until_ms: int = found.lease_until_ms
+    return until_ms
 
 
 def check_running(connection: Connection, node: NodeIdentity) -> None:
     """Raise NodeFenced unless this is the node's newest epoch, NodeStopped when the node has stopped in it."""
-    check_node(connection, node)
-    lease = select(nodes.c.lease_until_ms).where(nodes.c.node_id == node.node_id)
-    until_ms: int = connection.execute(lease).scalar_one()
-    if until_ms <= ENDED:
+    if check_node(connection, node) <= ENDED:
         raise NodeStopped(f"node {node.node_id} has stopped: it opens no streams")
 
 
-def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
-    """Return those of the nodes that may get partitions: all but the ones that are being drained, if there are others.
+class RunningNode(NamedTuple):
+    """A node that has not stopped cleanly."""
 
-    The caller may not have seen yet that one of them is being drained.
+    draining: bool
+    rack: str
+
+
+def running_nodes(connection: Connection) -> Mapping[int, RunningNode]:
+    """Return the nodes that have not stopped cleanly, by id."""
+    query = select(nodes.c.node_id, nodes.c.draining, nodes.c.rack).where(nodes.c.lease_until_ms > ENDED)
+    return {row[0]: RunningNode(bool(row[1]), row[2]) for row in connection.execute(query.order_by(nodes.c.node_id))}
+
+
+def fit_to_lead(running: Mapping[int, RunningNode], wanted: Sequence[int]) -> Sequence[int]:
+    """Return those of the nodes that may get partitions: they run, and are not being drained, unless all are.
+
+    The caller may not have seen either yet.
     """
-    if len(wanted) < 2:
-        return wanted
-    draining = set(connection.execute(select(nodes.c.node_id).where(nodes.c.draining != 0)).scalars())
-    return [node_id for node_id in wanted if node_id not in draining] or wanted
-
-
-def not_stopped(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
-    """Return those of the nodes that have not stopped cleanly. The caller may not have seen that yet."""
-    running = set(connection.execute(select(nodes.c.node_id).where(nodes.c.lease_until_ms > ENDED)).scalars())
-    return [node_id for node_id in wanted if node_id in running]
+    found = [node_id for node_id in wanted if node_id in running]
+    return [node_id for node_id in found if not running[node_id].draining] or found
 
 
 def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: int) -> None:

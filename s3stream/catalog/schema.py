@@ -23,8 +23,12 @@ The same statements run on SQLite and PostgreSQL. Invariants:
   carried out, and only kept for display. A change of an order is a change of its stream.
 - `preferred` of a stream is its preferred leader, set at creation and by operators' orders, not when a node dies or
   drains.
+- `replicas` of a stream are the nodes that serve reads of it and lead it rather than others, `preferred` first; empty:
+  whichever node leads it, alone. They hold no data of their own.
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
 - `TABLES.md` describes the tables of topics, whose names begin with `table`.
+- `schema_version` has the cluster's *level*: nodes of a version that does not know it refuse to start. Steps above the
+  level, in `schema_additions`, are there, but not used. `docs/adr/0046-levels-of-a-cluster.md` says why.
 """
 
 from collections.abc import Sequence
@@ -63,7 +67,17 @@ nodes = Table(
     Column("draining", Integer),  # 1: it gets no partitions; until its next start
     Column("beat_ms", BigInteger),  # within which the next beat is due; 0: unknown
     Column("listeners", Text),  # a JSON array of [name, host, port]: addresses for clients; empty: it never registered
+    Column("level", Integer),  # highest level that its program knows, if it has registered with `level_epoch`
+    Column("level_epoch", BigInteger),
 )
+
+schema_version = Table("schema_version", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False))
+"""Levels up to that of the cluster. Not in `METADATA`: backups have the version in their header."""
+
+schema_additions = Table(
+    "schema_additions", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False)
+)
+"""Steps that were applied above the level at that time."""
 
 wals = Table(
     "wals",
@@ -114,6 +128,7 @@ streams = Table(
     Column("changed", BigInteger),  # number of the last change of owner, leader or order
     Column("preferred", BigInteger),  # preferred leader, or -1
     Column("deleted_offset", BigInteger),  # largest start that DeleteRecords asked for; 0: none
+    Column("replicas", Text),  # node ids with commas between them, the preferred leader first; empty: one, the leader
 )
 
 moves = Table(
@@ -124,6 +139,7 @@ moves = Table(
     Column("reason", Integer),
     Column("asked_ms", BigInteger),
     Column("failure", Text),  # why it is not carried out; empty: it is, or will be
+    Column("replicas", Text),  # those of the stream once the node leads it, as in `streams`; empty: it alone
 )
 
 objects = Table(
@@ -488,4 +504,27 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "UPDATE streams SET deleted_offset = start_offset",
         ),
     ),
+    (
+        13,
+        (
+            "ALTER TABLE streams ADD COLUMN replicas TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE moves ADD COLUMN replicas TEXT NOT NULL DEFAULT ''",
+        ),
+    ),
+    (
+        14,
+        (
+            "ALTER TABLE nodes ADD COLUMN level INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN level_epoch BIGINT NOT NULL DEFAULT 0",
+        ),
+    ),
 )
+NEWEST: Final = MIGRATIONS[-1][0]
+"""Version of the schema that this program makes, and the highest level that it knows."""
+FIRST_ADDITIVE: Final = 13
+"""First step that nodes of the version before do not notice, as all later ones.
+
+It adds tables, indexes, and columns with a constant default.
+"""
+REPLICAS_SINCE: Final = 13
+"""Level from which streams get replicas."""

@@ -139,7 +139,7 @@ class TableCatalog:
 
     async def note_multipart(self, file_id: int, upload_id: str) -> None:
         """Record the multipart upload of a prepared file, so that a later process can abort it. Raises NotFound."""
-        await self._database.write(lambda c: table_rows.note_multipart(c, file_id, upload_id))
+        await self._database.write(lambda c: table_rows.LIFE_CYCLE.note_multipart(c, file_id, upload_id))
 
     async def commit(self, commit: TableCommit) -> int:
         """Bring a table to its next version, and return its number. A commit that took effect returns it again.
@@ -159,7 +159,7 @@ class TableCatalog:
         Files in other states are not changed: a writer may call this after a commit whose outcome it does not know.
         """
         deadline = Deadline(now_ms, delete_after_ms)
-        await self._database.write(lambda c: table_rows.discard_files(c, file_ids, deadline.ms))
+        await self._database.write(lambda c: table_rows.LIFE_CYCLE.discard(c, file_ids, deadline.ms))
 
     async def list_reapable(self, *, now_ms: int, limit: int) -> Sequence[TableFile]:
         """Return prepared or destroyed files past their deadline that no unexpired snapshot names."""
@@ -170,8 +170,8 @@ class TableCatalog:
 
         Returns which of the ids are destroyed and past their deadline: only those may be deleted from the store.
         """
-        return await self._database.write(lambda c: table_rows.expire_files(c, file_ids, now_ms))
+        return await self._database.write(lambda c: table_rows.LIFE_CYCLE.expire(c, file_ids, now_ms))
 
     async def forget_files(self, file_ids: Sequence[int]) -> None:
         """Delete the rows of prepared and destroyed files whose bytes are gone from the store."""
-        await self._database.write(lambda c: table_rows.forget_files(c, file_ids))
+        await self._database.write(lambda c: table_rows.LIFE_CYCLE.forget(c, file_ids))

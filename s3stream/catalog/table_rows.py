@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from anabranch.s3stream.catalog.life_cycle import LifeCycle
 from anabranch.s3stream.catalog.manifest_state import TableRows
 from anabranch.s3stream.catalog.rows import CHANGE, IDS, check_node, chunks, select_ids, select_in, take_ids
 from anabranch.s3stream.catalog.schema import (
@@ -52,7 +53,7 @@ from anabranch.s3stream.catalog.table_values import (
     TableTotals,
     table_file_key,
 )
-from anabranch.s3stream.errors import AlreadyExists, CatalogError, NotFound
+from anabranch.s3stream.errors import AlreadyExists, NotFound
 from anabranch.s3stream.model import NodeIdentity, ObjectState
 
 FILE_COUNTER: Final = "table_file"
@@ -122,8 +123,9 @@ def create_table(connection: Connection, wanted: NewTable, now_ms: int) -> Table
     taken = (tables.c.topic_id == wanted.topic_id) | (tables.c.name == wanted.name)
     other = connection.execute(select(tables.c.name, tables.c.topic_id).where(taken)).first()
     if other is not None:
-        whose = "of this topic" if other.topic_id == wanted.topic_id else "of another topic"
-        raise AlreadyExists(f"table {other.name!r} {whose} exists")
+        if other.topic_id == wanted.topic_id:
+            raise AlreadyExists(f"table {other.name!r} of this topic exists")
+        raise AlreadyExists(f"table {other.name!r} of another topic exists: drop it first")
     row = {
         "table_id": wanted.table_id,
         "topic_id": wanted.topic_id,
@@ -285,13 +287,6 @@ def prepare_files(
     return [found[file_id] for file_id in ids]
 
 
-def note_multipart(connection: Connection, file_id: int, upload_id: str) -> None:
-    """Store the multipart upload id of a prepared file."""
-    prepared = (table_files.c.file_id == file_id, table_files.c.state == int(ObjectState.PREPARED))
-    if connection.execute(update(table_files).where(*prepared).values(upload_id=upload_id)).rowcount != 1:
-        raise NotFound(f"file {file_id} is not prepared: it never was, or it was committed or reaped meanwhile")
-
-
 def commit_table(connection: Connection, commit: TableCommit) -> int:
     """Apply a commit's plan; one that was applied before succeeds and changes nothing. Returns the version it made."""
     found = find_files(connection, [*(item.file_id for item in commit.added), *commit.removed])
@@ -450,36 +445,7 @@ def list_reapable_files(connection: Connection, now_ms: int, limit: int) -> Sequ
     return [_to_file(row) for row in connection.execute(query)]
 
 
-def expire_files(connection: Connection, file_ids: Collection[int], now_ms: int) -> Sequence[int]:
-    """Make prepared files past their deadline destroyed; returns which of the ids are destroyed and due."""
-    for piece in chunks(file_ids):
-        connection.execute(
-            update(table_files)
-            .where(table_files.c.file_id.in_(piece))
-            .where(table_files.c.state == int(ObjectState.PREPARED), table_files.c.deadline_ms <= now_ms)
-            .values(state=int(ObjectState.DESTROYED))
-        )
-    found = find_files(connection, file_ids)
-    return [key for key, info in found.items() if info.state is ObjectState.DESTROYED and info.deadline_ms <= now_ms]
-
-
-def discard_files(connection: Connection, file_ids: Collection[int], delete_after_ms: int) -> None:
-    """Make prepared files destroyed, due at `delete_after_ms`; other files are not changed."""
-    for piece in chunks(file_ids):
-        connection.execute(
-            update(table_files)
-            .where(table_files.c.file_id.in_(piece), table_files.c.state == int(ObjectState.PREPARED))
-            .values(state=int(ObjectState.DESTROYED), deadline_ms=delete_after_ms)
-        )
-
-
-def forget_files(connection: Connection, file_ids: Collection[int]) -> None:
-    """Delete unused files. Raises CatalogError, and deletes none, when one of them is committed."""
-    for key, info in find_files(connection, file_ids).items():
-        if info.state is ObjectState.COMMITTED:
-            raise CatalogError(f"file {key} is committed and cannot be forgotten")
-    for piece in chunks(file_ids):
-        connection.execute(delete(table_files).where(table_files.c.file_id.in_(piece)))
+LIFE_CYCLE: Final = LifeCycle("file", table_files, table_files.c.file_id, find_files)
 
 
 def dump_tables(connection: Connection) -> Mapping[str, TableRows]:

@@ -14,8 +14,16 @@ from typing import Final
 from sqlalchemy import Connection, select, update
 
 from anabranch.s3stream.catalog.orders import leave_node, ordered_leaders, settle_orders
-from anabranch.s3stream.catalog.placement import place_leaders
-from anabranch.s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining, not_stopped
+from anabranch.s3stream.catalog.placement import place_successors
+from anabranch.s3stream.catalog.rows import (
+    ENDED,
+    check_node,
+    chunks,
+    fit_to_lead,
+    next_change,
+    running_nodes,
+    split_ids,
+)
 from anabranch.s3stream.catalog.schema import nodes, streams, wals
 from anabranch.s3stream.catalog.topics import NOBODY, count_led
 from anabranch.s3stream.catalog.values import NodeBeat, WalState
@@ -61,7 +69,7 @@ def take_over(
     connection.execute(update(wals).where(*live).values(**fenced, seen_ms=now_ms))
     if not logs:
         release_streams(connection, node_id, change)
-    leave_node(connection, node_id, f"node {node_id} has died")
+    leave_node(connection, node_id, f"node {node_id} has died", change)
     give_leadership(connection, node_id, leaders, change)
     return epoch + 1
 
@@ -84,13 +92,14 @@ def give_leadership(
 ) -> None:
     """Place the partitions that the node leads over `leaders`, if any of them runs: those that lead the fewest first.
 
-    A partition with an order to move goes to its target. `only`: restricts it to these streams.
+    A partition with an order to move goes to its target, another one to one of its replicas if there is any.
+    `only`: restricts it to these streams.
     """
-    leaders = not_draining(connection, not_stopped(connection, leaders))
-    mine = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
-    ids = connection.execute(mine).scalars().all() if leaders else ()
-    if only is not None:
-        ids = [stream_id for stream_id in ids if stream_id in only]
+    leaders = fit_to_lead(running_nodes(connection), leaders) if leaders else ()
+    mine = select(streams.c.stream_id, streams.c.replicas).where(streams.c.leader == node_id)
+    rows = connection.execute(mine.order_by(streams.c.stream_id)).all() if leaders else ()
+    replicas = {row.stream_id: split_ids(row.replicas) for row in rows if only is None or row.stream_id in only}
+    ids = list(replicas)
     if not ids:
         return
     orders = ordered_leaders(connection, node_id, leaders)
@@ -101,7 +110,8 @@ def give_leadership(
     free = [stream_id for stream_id in ids if stream_id not in ordered]
     led = Counter(count_led(connection))
     led.update(ordered.values())
-    for stream_id, leader in zip(free, place_leaders(len(free), leaders, led), strict=True):
+    placed = place_successors([replicas[stream_id] for stream_id in free], leaders, led)
+    for stream_id, leader in zip(free, placed, strict=True):
         given[leader].append(stream_id)
     for leader, some in given.items():
         for piece in chunks(some):

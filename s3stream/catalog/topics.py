@@ -1,13 +1,28 @@
 """Statements about topics and streams. Each function is the body of one transaction."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from sqlalchemy import Column, Connection, Row, Select, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Row,
+    Select,
+    SelectBase,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
-from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.placement import place_replicas, place_topic
 from anabranch.s3stream.catalog.rows import (
     STREAM_COLUMNS,
     ChangeKind,
@@ -15,15 +30,18 @@ from anabranch.s3stream.catalog.rows import (
     chunks,
     destroy_if_dead,
     find_streams,
+    fit_to_lead,
     next_change,
-    not_draining,
-    not_stopped,
+    replicas_text,
+    running_nodes,
     select_in,
+    split_ids,
     take_ids,
+    to_order,
 )
 from anabranch.s3stream.catalog.schema import moves, partitions, ranges, streams, topics
 from anabranch.s3stream.catalog.table_rows import drop_tables_of
-from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, OpenStream, PartitionInfo, TopicInfo
+from anabranch.s3stream.catalog.values import NewTopic, OpenStream, PartitionInfo, TopicInfo
 from anabranch.s3stream.errors import (
     AlreadyExists,
     CatalogError,
@@ -40,7 +58,7 @@ NO_TIMESTAMP = -1
 
 
 def create_topics(
-    connection: Connection, wanted: Sequence[NewTopic], nodes: Sequence[int]
+    connection: Connection, wanted: Sequence[NewTopic], new_leaders: Sequence[int]
 ) -> Sequence[TopicInfo | AlreadyExists]:
     """Insert the topics with their partitions and streams; a topic that exists with the same id is a success."""
     for topic in wanted:
@@ -49,12 +67,13 @@ def create_topics(
     heads = select(topics.c.name, topics.c.topic_id)
     id_of: dict[str, bytes] = {}
     name_of: dict[bytes, str] = {}
-    for name, topic_id in (
-        *select_in(connection, heads, topics.c.name, [topic.name for topic in wanted]),
-        *select_in(connection, heads, topics.c.topic_id, [topic.topic_id for topic in wanted]),
-    ):
-        id_of[name] = topic_id
-        name_of[topic_id] = name
+    for piece in chunks(wanted):
+        alike = or_(
+            topics.c.name.in_([each.name for each in piece]), topics.c.topic_id.in_([each.topic_id for each in piece])
+        )
+        for name, topic_id in connection.execute(heads.where(alike)):
+            id_of[name] = topic_id
+            name_of[topic_id] = name
     refused: dict[int, AlreadyExists] = {}
     fresh: list[NewTopic] = []
     for place, topic in enumerate(wanted):
@@ -69,15 +88,21 @@ def create_topics(
             fresh.append(topic)
             id_of[topic.name] = topic.topic_id
             name_of[topic.topic_id] = topic.name
+    infos: dict[str, TopicInfo] = {}
     if fresh:
         change = next_change(connection)
         connection.execute(insert(topics), [{**_topic_row(topic), "changed": change} for topic in fresh])
-        wanted_leaders = {topic.name: topic.leaders for topic in fresh if topic.leaders is not None}
-        _add_streams(
-            connection, {topic.name: range(topic.partitions) for topic in fresh}, nodes, change, wanted_leaders
-        )
-    there = [topic.name for place, topic in enumerate(wanted) if place not in refused]
-    infos = {info.name: info for info in list_topics(connection, there)}
+        added = [
+            _AddedStreams(each.name, 0, each.partitions, each.factor, each.leaders, each.replicas) for each in fresh
+        ]
+        partitions_of = _add_streams(connection, added, new_leaders, change)
+        infos = {
+            each.name: TopicInfo(each.name, each.topic_id, each.configs, partitions_of[each.name], each.internal)
+            for each in fresh
+        }
+    there = [topic.name for place, topic in enumerate(wanted) if place not in refused and topic.name not in infos]
+    if there:
+        infos.update((info.name, info) for info in list_topics(connection, there))
     return [refused.get(place) or infos[topic.name] for place, topic in enumerate(wanted)]
 
 
@@ -94,36 +119,55 @@ def add_partitions(
     connection: Connection,
     topic_id: bytes,
     total: int,
-    nodes: Sequence[int],
+    new_leaders: Sequence[int],
     leaders: Sequence[int] | None = None,
+    replicas: Sequence[Sequence[int]] | None = None,
 ) -> TopicInfo:
-    """Append partitions up to `total`, led by `leaders`, or placed over the nodes."""
+    """Append partitions up to `total`, led by `leaders`, or placed over `new_leaders`, with as many replicas."""
     topic = get_topic_by_id(connection, topic_id)
     count = len(topic.partitions)
     if total < count:
         raise CatalogError(f"topic {topic.name!r} has {count} partitions already, more than the {total} asked for")
     if total > count:
-        wanted = {} if leaders is None else {topic.name: leaders}
-        _add_streams(connection, {topic.name: range(count, total)}, nodes, next_change(connection), wanted)
+        factor = max(1, len(topic.partitions[0].replicas))
+        added = _AddedStreams(topic.name, count, total - count, factor, leaders, replicas)
+        _add_streams(connection, [added], new_leaders, next_change(connection))
     return get_topic(connection, topic.name)
 
 
+class _AddedStreams(NamedTuple):
+    """New partitions of a topic."""
+
+    topic: str
+    first: int
+    """Index of the first one."""
+    partitions: int
+    factor: int
+    leaders: Sequence[int] | None
+    replicas: Sequence[Sequence[int]] | None
+
+
 def _add_streams(
-    connection: Connection,
-    wanted: Mapping[str, range],
-    nodes: Sequence[int],
-    change: int,
-    wanted_leaders: Mapping[str, Sequence[int]],
-) -> None:
-    """Insert partitions, given as indexes by topic, and their streams."""
-    places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
-    free = sum(topic not in wanted_leaders for topic, _ in places)
-    nodes = not_draining(connection, not_stopped(connection, nodes) or nodes)
-    placed = iter(place_leaders(free, nodes, count_led(connection) if len(nodes) > 1 else {}))
-    leaders = [
-        wanted_leaders[topic][idx - wanted[topic].start] if topic in wanted_leaders else next(placed)
-        for topic, idx in places
-    ]
+    connection: Connection, wanted: Sequence[_AddedStreams], new_leaders: Sequence[int], change: int
+) -> Mapping[str, list[PartitionInfo]]:
+    """Insert partitions and their streams; return them by topic."""
+    places = [(each.topic, idx) for each in wanted for idx in range(each.first, each.first + each.partitions)]
+    running = running_nodes(connection)
+    new_leaders = fit_to_lead(running, new_leaders) or new_leaders
+    racks = {node_id: node.rack for node_id, node in running.items()}
+    led = Counter(count_led(connection) if len(new_leaders) > 1 else {})
+    may_serve = {node_id: node.rack for node_id, node in running.items() if not node.draining}
+    leaders: list[int] = []
+    replicas: list[Sequence[int]] = []
+    for each in wanted:
+        placed = each.leaders
+        if placed is None:
+            there = _count_led_of(connection, each.topic) if each.first and len(new_leaders) > 1 else {}
+            placed = place_topic(each.partitions, new_leaders, there, led, racks)
+        led.update(placed)
+        leaders += placed
+        factor = each.factor if each.leaders is None else 1
+        replicas += each.replicas or place_replicas(placed, factor, may_serve, new_leaders)
     first = take_ids(connection, "stream", len(places))
     fresh = {
         "epoch": 0,
@@ -138,21 +182,33 @@ def _add_streams(
         "changed": change,
     }
     ids = range(first, first + len(places))
-    rows = [
-        {"stream_id": key, "leader": leader, "preferred": leader, **fresh}
-        for key, leader in zip(ids, leaders, strict=True)
+    rows: list[Mapping[str, Any]] = [
+        {"stream_id": key, "leader": leader, "preferred": mine[0], "replicas": replicas_text(mine), **fresh}
+        for key, leader, mine in zip(ids, leaders, replicas, strict=True)
     ]
     connection.execute(insert(streams), rows)
     connection.execute(
         insert(partitions),
         [{"topic": topic, "idx": idx, "stream_id": key} for (topic, idx), key in zip(places, ids, strict=True)],
     )
+    added: dict[str, list[PartitionInfo]] = {each.topic: [] for each in wanted}
+    for (topic, idx), row in zip(places, rows, strict=True):
+        key, leader, preferred = row["stream_id"], row["leader"], row["preferred"]
+        mine = split_ids(row["replicas"])
+        added[topic].append(PartitionInfo(idx, key, leader, 0, NOBODY, preferred, replicas=mine))
+    return added
 
 
 def count_led(connection: Connection) -> Mapping[int, int]:
     """Return the number of partitions that each node leads."""
     query = select(streams.c.leader, func.count()).group_by(streams.c.leader)
     return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def _count_led_of(connection: Connection, topic: str) -> Mapping[int, int]:
+    query = select(streams.c.leader, func.count()).join(partitions, partitions.c.stream_id == streams.c.stream_id)
+    rows = connection.execute(query.where(partitions.c.topic == topic).group_by(streams.c.leader))
+    return {row[0]: row[1] for row in rows}
 
 
 def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
@@ -216,34 +272,42 @@ def parse_configs(text: str) -> Mapping[str, str]:
     return configs
 
 
-def list_topics(connection: Connection, names: Collection[str] | None = None) -> Sequence[TopicInfo]:
-    """Return all topics by name, or the existing ones of `names` in any order."""
-    heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
-    parts = (
+def list_topics(connection: Connection, names: Collection[str] | SelectBase | None = None) -> Sequence[TopicInfo]:
+    """Return all topics by name, or the existing ones of `names`, which may be a query, in any order."""
+    query = (
         select(
-            partitions.c.topic,
+            topics.c.name,
+            topics.c.topic_id,
+            topics.c.internal,
+            case((partitions.c.idx == 0, topics.c.configs), else_=""),  # once is enough
             partitions.c.idx,
             partitions.c.stream_id,
             streams.c.leader,
             streams.c.leader_epoch,
             streams.c.node_id,
             streams.c.preferred,
+            streams.c.replicas,
             moves.c.to_node,
             moves.c.reason,
             moves.c.asked_ms,
             moves.c.failure,
+            moves.c.replicas,
         )
-        .join(streams, streams.c.stream_id == partitions.c.stream_id)
+        .outerjoin(partitions, partitions.c.topic == topics.c.name)
+        .outerjoin(streams, streams.c.stream_id == partitions.c.stream_id)
         .outerjoin(moves, moves.c.stream_id == partitions.c.stream_id)
-        .order_by(partitions.c.topic, partitions.c.idx)
+        .order_by(topics.c.name, partitions.c.idx)
     )
+    found: dict[str, TopicInfo] = {}
     members: dict[str, list[PartitionInfo]] = {}
-    for topic, *fields in _rows(connection, parts, partitions.c.topic, names):
-        members.setdefault(topic, []).append(_to_partition(*fields))
-    return [
-        TopicInfo(topic, topic_id, parse_configs(configs), members[topic], internal=bool(internal))
-        for topic, topic_id, internal, configs in _rows(connection, heads, topics.c.name, names)
-    ]
+    for name, topic_id, internal, configs, *partition in _rows(connection, query, topics.c.name, names):
+        if name not in found:
+            members[name] = []
+            if partition[0] != 0:
+                raise ValueError(f"topic {name!r} has no partition 0")  # the database is damaged
+            found[name] = TopicInfo(name, topic_id, parse_configs(configs), members[name], internal=bool(internal))
+        members[name].append(_to_partition(*partition))
+    return list(found.values())
 
 
 def _to_partition(
@@ -253,13 +317,20 @@ def _to_partition(
     leader_epoch: int,
     owner: int,
     preferred: int,
+    replicas: str,
     to_node: int | None,
-    reason: int,
-    asked_ms: int,
-    failure: str,
+    *order: Any,
 ) -> PartitionInfo:
-    order = None if to_node is None else MoveOrder(stream_id, to_node, MoveReason(reason), asked_ms, failure)
-    return PartitionInfo(index, stream_id, leader, leader_epoch, owner, preferred, order)
+    return PartitionInfo(
+        index,
+        stream_id,
+        leader,
+        leader_epoch,
+        owner,
+        preferred,
+        None if to_node is None else to_order(stream_id, to_node, *order),
+        split_ids(replicas),
+    )
 
 
 def list_topic_configs(
@@ -272,8 +343,13 @@ def list_topic_configs(
 
 
 def _rows(
-    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[Any], wanted: Collection[Any] | None
+    connection: Connection,
+    query: Select[*tuple[Any, ...]],
+    column: Column[Any],
+    wanted: Collection[Any] | SelectBase | None,
 ) -> Iterable[Row[*tuple[Any, ...]]]:
+    if isinstance(wanted, SelectBase):
+        return connection.execute(query.where(column.in_(wanted)))
     return connection.execute(query) if wanted is None else select_in(connection, query, column, wanted)
 
 

@@ -181,6 +181,16 @@ class MoveOrder:
     asked_ms: int
     failure: str = ""
     """Reason for which it is no longer carried out; empty: it is, or will be."""
+    replicas: tuple[int, ...] = ()
+    """Replicas of the partition once the node leads it, if the reason is lasting; empty: the node alone."""
+
+    @property
+    def outcome(self) -> tuple[int, tuple[int, ...]] | None:
+        """Preferred leader and replicas of the partition once the node leads it; None: they stay as they are."""
+        if not self.reason.is_lasting:
+            return None
+        replicas = self.replicas or (self.to_node,)
+        return replicas[0], replicas if len(replicas) > 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,12 @@ class PartitionInfo:
     """Node that shall lead it when nothing speaks against it; -1: none."""
     order: MoveOrder | None = None
     """Order to move it, which may have failed."""
+    replicas: tuple[int, ...] = ()
+    """Nodes that serve reads of it, and lead it rather than others; the preferred leader first. Empty: the leader."""
+
+    def replicas_with(self, leader: int) -> tuple[int, ...]:
+        """Return the replicas while the node leads it: one that is none of them stands in for the first."""
+        return self.replicas if leader in self.replicas or leader < 0 else (leader, *self.replicas[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +241,10 @@ class NewTopic:
     internal: bool = False
     leaders: Sequence[int] | None = None
     """Leaders of the partitions, in order; None: they are placed over the nodes."""
+    replicas: Sequence[Sequence[int]] | None = None
+    """Replicas of the partitions, in order, if `leaders` are given; None: the leaders only."""
+    factor: int = 1
+    """Number of replicas of each partition, if they are placed: at most as many as there are nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +312,30 @@ class CatalogChanges:
     """True if delegation tokens have changed."""
 
 
+class StreamReading(NamedTuple):
+    """A stream that another node may have open, as the catalog has it at one moment."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    """Committed end."""
+    epoch: int
+    leader_epoch: int
+    snapshot: bytes | None
+    """State of the stream's owner as of `end_offset`; None: it is the one of the reading before."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenStream:
     """Result of opening a stream: its state, with the epoch that its writer must present."""
 
     info: StreamInfo
     leader_epoch: int
+
+    @property
+    def is_first(self) -> bool:
+        """True if it has never been open before, and its leader is the one that it was created with."""
+        return self.info.epoch == 1 and self.leader_epoch == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from anabranch.s3stream.maintain.manifest import (
     parse_manifest_key,
 )
 from anabranch.s3stream.model import NodeIdentity
+from anabranch.s3stream.object.owner_marks import OwnerMarks
 from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -79,6 +80,7 @@ class ManifestKeeper:
         node: NodeIdentity,
         now_ms: Callable[[], int],
         new_writer_id: Callable[[], str],
+        owner_marks: OwnerMarks,
         settings: ManifestSettings | None = None,
     ) -> None:
         self._catalog = catalog
@@ -87,6 +89,7 @@ class ManifestKeeper:
         self._node = node
         self._now_ms = now_ms
         self._new_writer_id = new_writer_id
+        self._owner_marks = owner_marks
         self._settings = settings or ManifestSettings()
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -139,19 +142,26 @@ class ManifestKeeper:
                 # written the state in between.
                 if state != self._written or (changed and newest != self.stats.sequence):
                     await self._write(*await self._numbered_state())
+                await self._delete_marks()
             except BaseException:
                 self._changed.set()
                 raise
         self.stats.error = None
 
     async def _list_own(self) -> None:
-        """List, once, the manifests that earlier processes of the node have left."""
+        """List, once, the manifests and marks that earlier processes of the node have left."""
         if self._listed:
             return
         prefix = f"{manifest_prefix(self._cluster)}{self._node.node_id}/"
         keys = [parse_manifest_key(item.key) async for item in self._store.list(prefix)]
         self._own = [key.sequence for key in keys if key is not None]
+        await self._owner_marks.find()
         self._listed = True
+
+    async def _delete_marks(self) -> None:
+        """Delete the marks of owners that the last manifest makes superfluous."""
+        if self._owner_marks.are_standing and self._written is not None:
+            await self._owner_marks.delete_known({each.stream_id: each.epoch for each in self._written.streams})
 
     async def _numbered_state(self) -> tuple[int, CatalogState]:
         """Return a number, and a state that was read before a higher number was allocated."""

@@ -96,6 +96,7 @@ def assemble(
                 end_offset=chain.end_offset,
                 snapshot=replay.encode(chain.start_offset),
                 preferred=leader,
+                replicas=(),
                 ranges=[
                     RestoredRange(
                         piece.object_id, span, 0 if piece.stored_stream_id == stream_id else piece.stored_stream_id

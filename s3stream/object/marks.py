@@ -7,12 +7,13 @@ default store, whose key has all its content:
 
     mark/<cluster>/<catalog id>/<node id>/<uploads that the node has committed>-<newest change that it has seen>
 
-A catalog that is behind any of its marks has gone back. One LIST compares them all.
+A catalog that is behind any of its marks has gone back. One LIST compares them all. Marks of owners
+(`object/owner_marks.py`) have longer keys, which say the same, and a content.
 
 Invariants:
 
 - A mark is put only for a state that the catalog has reported as committed, so a catalog that keeps its commits has it.
-- A mark is deleted only after another mark of its node, of at least the same state, is in the store.
+- A mark of an upload is deleted only after another one of its node, of at least the same state, is in the store.
 """
 
 from collections.abc import Callable
@@ -42,6 +43,8 @@ class Mark(NamedTuple):
     """Number of uploads that the catalog has committed for the node."""
     change: int
     """Number of the newest change that the node has seen."""
+    opened: tuple[int, int] | None = None
+    """Of a mark of owners, one of its streams and that stream's epoch; None: of an upload."""
 
     def includes(self, other: "Mark") -> bool:
         """Return whether this says all that another mark of the node says."""
@@ -63,15 +66,17 @@ class MarkPlace(NamedTuple):
 
     def key(self, mark: Mark) -> str:
         """Return the key that says what the mark says."""
-        return f"{self.prefix}{mark.node_id}/{mark.uploads:0{DIGITS}}-{mark.change:0{DIGITS}}"
+        end = "".join(f"-{number}" for number in mark.opened or ())
+        return f"{self.prefix}{mark.node_id}/{mark.uploads:0{DIGITS}}-{mark.change:0{DIGITS}}{end}"
 
     def parse(self, key: str) -> Mark | None:
         """Return what a key says; None for any other key."""
         node, _, numbers = key.removeprefix(self.prefix).partition("/")
         fields = (node, *numbers.split("-"))
-        if len(fields) != 3 or not all(field.isascii() and field.isdigit() for field in fields):
+        if len(fields) not in {3, 5} or not all(field.isascii() and field.isdigit() for field in fields):
             return None
-        mark = Mark(*map(int, fields))
+        node_id, uploads, change, *opened = map(int, fields)
+        mark = Mark(node_id, uploads, change, (opened[0], opened[1]) if opened else None)
         return mark if self.key(mark) == key else None
 
     async def list(self, node_id: int | None = None) -> list[Mark]:
@@ -111,7 +116,7 @@ class MarkWriter:
     async def _delete_older(self, newest: Mark) -> None:
         """Delete marks that the newest one includes. Failed deletions are repeated the next time."""
         try:
-            marks = await self.place.list(self._node_id)
+            marks = [mark for mark in await self.place.list(self._node_id) if mark.opened is None]
             older = [self.place.key(mark) for mark in marks if mark != newest and newest.includes(mark)]
             failures = await self.place.store.delete(older) if older else {}
         except StoreError as error:

@@ -24,6 +24,14 @@ def normal_host(text: str) -> str:
     return normal_address(text) or text
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine can connect to an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def bracketed(host: str) -> str:
     """Return a host as it is written before a port: an address of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host

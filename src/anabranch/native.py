@@ -13,8 +13,11 @@ from typing import Any, Final, TypeVar
 
 VARIABLE: Final = "ANABRANCH_NATIVE"
 MODULE: Final = "anabranch_native"
-API: Final = 3
+API: Final = 5
 """Names and meanings of what the part offers. `native/src/lib.rs` has the number of the part."""
+ADVICE: Final = (
+    f"install the anabranch-native of this version, build it again (pip install ./native), or set {VARIABLE}=off"
+)
 Twin = TypeVar("Twin", bound=type)
 
 
@@ -30,6 +33,8 @@ class NativePart:
     """The extension module; None: Python alone."""
     description: str
     """Version of the part in use, or why none is."""
+    advice: str = ""
+    """Advice for a part that is installed and cannot be used; empty: nothing."""
 
     def twin(self, python: Twin) -> Twin:
         """Return the native twin of a class, or the class itself."""
@@ -50,13 +55,14 @@ def choose(mode: str, load: Callable[[str], Any] = importlib.import_module) -> N
     except ImportError as error:
         is_installed = error.name != MODULE
         reason = f"cannot be loaded: {error}" if is_installed else "anabranch-native is not installed"
+        advice = ADVICE if is_installed else ""
     else:
         if module.API == API:
             return NativePart(module, str(module.__version__))
-        reason = f"anabranch-native {module.__version__} has API {module.API}, expected {API}"
+        reason, advice = f"anabranch-native {module.__version__} has API {module.API}, expected {API}", ADVICE
     if mode == "require":
         raise NativeError(f"{VARIABLE} is require, but {reason}")
-    return NativePart(None, reason)
+    return NativePart(None, reason, advice)
 
 
 @lru_cache(maxsize=1)

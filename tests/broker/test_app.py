@@ -176,6 +176,7 @@ async def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> No
     for settings, expected in (
         ({"cluster": "other"}, "cluster"),
         ({"host": "no.such.host.invalid"}, "cannot listen on"),
+        ({"host": "203.0.113.7"}, "address: no network interface of this machine has the address"),
         ({"data_dir": tmp_path / "data" / "wal" / "x"}, "data directory"),
         ({"wal_path": "/dev/null"}, "/dev/null"),
     ):

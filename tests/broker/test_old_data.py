@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from anabranch.broker.operator.cli.storage import storage
-from anabranch.s3stream.catalog.schema import MIGRATIONS
+from anabranch.broker.operator.cli import main
+from anabranch.s3stream.catalog.schema import FIRST_ADDITIVE, NEWEST
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ class Expected(NamedTuple):
 OBJECT_LOG: Final = "schema9_object_log"
 
 
-@pytest.fixture(params=["schema4", "schema9", OBJECT_LOG])
+@pytest.fixture(params=["schema4", "schema9", OBJECT_LOG, "schema12"])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Expected:
     """Unpack a stored data directory to `tmp_path / "data"`."""
     with tarfile.open(OLD_DATA / f"{request.param}.tar.xz") as archive:
@@ -189,8 +189,8 @@ def append(node: NodeProcess) -> list[Record]:
 
 def objects_of(catalog_path: Path) -> Sequence[tuple[str, int, int, int]]:
     with closing(sqlite3.connect(catalog_path)) as catalog:
-        newest = catalog.execute("SELECT max(version) FROM schema_version").fetchone()[0]
-        assert newest == MIGRATIONS[-1][0]
+        newest = "SELECT (SELECT max(version) FROM schema_version), (SELECT max(version) FROM schema_additions)"
+        assert catalog.execute(newest).fetchone() == (FIRST_ADDITIVE - 1, NEWEST)
         query = "SELECT writer_id, committed_ms, oldest_data_ms, cleaned FROM objects WHERE state = 2"
         return catalog.execute(query).fetchall()
 
@@ -207,6 +207,8 @@ def test_an_older_data_directory_is_read_written_and_compacted(old: Expected, no
     node.kill9()
     node.start()
     check_records(node, old, appended)
+    result = CliRunner().invoke(main, ["cluster", "upgrade", "--bootstrap-server", node.bootstrap])
+    assert result.output == f"the cluster has level {NEWEST}\n"
     node.compact()
     check_records(node, old, appended)
     assert node.terminate() == 0
@@ -216,5 +218,5 @@ def test_an_older_data_directory_is_read_written_and_compacted(old: Expected, no
     assert committed_offsets(node, sorted(old.committed_offsets)) == old.committed_offsets
     assert node.terminate() == 0
     flags = ["--data-dir", str(node.data_dir)]
-    result = CliRunner().invoke(storage, ["verify", "--deep", *flags])
+    result = CliRunner().invoke(main, ["storage", "verify", "--deep", *flags])
     assert result.exit_code == 0, result.output

@@ -9,6 +9,8 @@ What is checked, with Jepsen's names:
 - inconsistent offsets: an offset of a partition has two values; duplicate: a value has two offsets
 - lost write: an acked value that nobody polled, below an offset that somebody polled; unseen: above all of them
 - group skip: a value that was polled, but by no member of a group that must have polled all
+- reader skip (not Jepsen's): a value that one of those polled who read all at the end, as from the leader and from
+  replicas, and not another one
 - aborted read (G1a): a value of a transaction that aborted was polled with READ_COMMITTED; torn: only a part of a
   transaction was
 - poll skip: a consumer that kept its assignment went over an offset that others polled; non-monotonic poll: it went
@@ -91,11 +93,13 @@ def check(
     *,
     outcomes: Mapping[str, Verdict],
     groups: Mapping[str, tuple[str, Collection[int]]] | None = None,
+    readers: Collection[int] = (),
 ) -> Anomalies:
     """Return the anomalies of a history.
 
     `outcomes` has the verdict of each transaction's commit (FAILED: aborted). `groups` has, by name, the topic and the
-    processes of each group of consumers that polled that topic to its end.
+    processes of each group of consumers that polled that topic to its end. `readers` are processes each of which has
+    polled everything at the end.
     """
     anomalies = Anomalies()
     places = _places(history, anomalies)
@@ -106,6 +110,10 @@ def check(
     for name, (topic, members) in (groups or {}).items():
         for value in sorted(polled_values(history, topic=topic) - polled_values(history, processes=members)):
             anomalies.add("group skip", f"{name}: {places[value]} {value!r}")
+    by_reader = {process: polled_values(history, processes=[process]) for process in readers}
+    for process, values in by_reader.items():
+        for value in sorted(set().union(*by_reader.values()) - values):
+            anomalies.add("reader skip", f"{process}: {places[value]} {value!r}")
     _check_rings(history, anomalies)
     anomalies.g0 = _count_g0(history, places)
     return anomalies

@@ -4,7 +4,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ GROUP = "chaos-group"
 COPY_GROUP = "chaos-copy"
 NO_GROUP = "unused"
 """Group of consumers that are assigned their partitions."""
-PARTITIONS = 3
+PARTITIONS = 6
 QUIET: dict[str, Any] = {
     "log_level": 0,
     "reconnect.backoff.ms": 20,
@@ -42,8 +42,12 @@ PACE_S = 0.004
 class Recorder:
     """The history, and the outcomes of transactions, of all clients."""
 
-    def __init__(self, pace_s: float = PACE_S, session_ms: int = SESSION_MS, **client: Any) -> None:
+    def __init__(
+        self, pace_s: float = PACE_S, session_ms: int = SESSION_MS, racks: Sequence[str] = (), **client: Any
+    ) -> None:
         self.pace_s, self.session_ms = pace_s, session_ms
+        self.racks = racks
+        """Racks of consumers: those of the nodes."""
         self.client: dict[str, Any] = {**QUIET, **client}
         """Settings of all clients of librdkafka."""
         self.history: list[Operation] = []
@@ -74,6 +78,10 @@ class Recorder:
                 self.acked += len(operation.entries)
                 for entry in operation.entries:
                     self.highest[entry.where] = max(self.highest[entry.where], entry.offset + 1)
+
+    def rack_of(self, process: int) -> str:
+        """Return the rack of a consumer; empty if the nodes have none."""
+        return self.racks[process % len(self.racks)] if self.racks else ""
 
     def count(self, verdict: Verdict) -> int:
         """Number of transactions with that outcome."""
@@ -235,13 +243,15 @@ def retry(call: Callable[[float], Any]) -> None:
 class Reading:
     """A READ_COMMITTED consumer that records its polls and the changes of its assignment in their order."""
 
-    def __init__(self, recorder: Recorder, process: int, bootstrap: str, group: str) -> None:
+    def __init__(self, recorder: Recorder, process: int, bootstrap: str, group: str, rack: str) -> None:
         self.recorder = recorder
         self.process = process
         self.consumer = Consumer(
             {
                 **recorder.client,
                 "bootstrap.servers": bootstrap,
+                "client.id": f"chaos-{process}",
+                "client.rack": rack,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -313,9 +323,9 @@ class Reading:
 
 
 @contextmanager
-def reading(recorder: Recorder, process: int, bootstrap: str, group: str) -> Iterator[Reading]:
-    """Open a consumer; it leaves its group at the end."""
-    consumer = Reading(recorder, process, bootstrap, group)
+def reading(recorder: Recorder, process: int, bootstrap: str, group: str, rack: str | None = None) -> Iterator[Reading]:
+    """Open a consumer, by default in the rack of its process; it leaves its group at the end."""
+    consumer = Reading(recorder, process, bootstrap, group, recorder.rack_of(process) if rack is None else rack)
     try:
         yield consumer
     finally:
@@ -448,13 +458,18 @@ def original_of(copy: str) -> str:
     return copy.partition(" by ")[0]
 
 
-def read_to_the_end(recorder: Recorder, process: int, bootstrap: str, topic: str) -> None:
+def read_to_the_end(recorder: Recorder, process: int, bootstrap: str, topic: str, rack: str) -> None:
     """Poll every partition from its beginning to its end, as one more process."""
-    with reading(recorder, process, bootstrap, NO_GROUP) as consumer:
-        consumer.assign(*(TopicPartition(topic, index, 0) for index in range(PARTITIONS)))
+    with reading(recorder, process, bootstrap, NO_GROUP, rack) as consumer:
+        places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
+        consumer.assign(*places)
         deadline = time.monotonic() + READ_TIMEOUT_S
         while consumer.ended != set(range(PARTITIONS)):
             consumer.poll(count=2000)
             if time.monotonic() > deadline:
-                recorder.errors.append(f"{topic}: only the ends of {consumer.ended} were reached")
+                left = [each for each in consumer.consumer.position(places) if each.partition not in consumer.ended]
+                recorder.errors.append(
+                    f"process {process} in rack {rack!r}: the end was not reached of "
+                    + ", ".join(f"{topic}-{each.partition}, read up to {each.offset}" for each in left)
+                )
                 break

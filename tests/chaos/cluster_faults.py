@@ -19,6 +19,10 @@ OUTAGE_S: Final = 60.0 if SOAK else 8.0
 """Length of an outage of PostgreSQL."""
 MOVE_S: Final = 0.15
 """Longest time from the order of moves to the kill of one of their ends: most take less."""
+FILL_S: Final = 40.0
+"""Longest time until a node that joins is filled. After several kills all partitions may rest, and none moves."""
+DRAIN_S: Final = 1.0
+"""Longest time from the order to stop to the kill."""
 STORE_OUTAGE_S: Final = 15.0 if SOAK else 4.0
 BIASED: Final = 0.7
 """Share of the kills that hit the node with the most partitions of the topic."""
@@ -200,6 +204,44 @@ def _kill_in_moves(rig: ClusterChaos, seeded: Random, victim: int, target: int, 
 
 def _order_moves(rig: ClusterChaos, target: int) -> None:
     rig.cluster.nodes[target].ask(f"/api/v1/topics/{TOPIC}/moves?to={target}", "POST")
+
+
+def join(rig: ClusterChaos, seeded: Random, node_id: int) -> None:
+    """A node joins, and SIGKILL goes to it or to another one while the balancer fills it."""
+    cluster = rig.cluster
+
+    def moves() -> int:
+        return sum(move["to_node"] == node_id for move in cluster.balanced())
+
+    before, leaders = moves(), cluster.leaders()
+    cluster.nodes[node_id].start()
+    end = time.monotonic() + FILL_S
+    while moves() == before and time.monotonic() < end:
+        time.sleep(0.02)
+    victim = seeded.choice([node_id, min(cluster.living), *cluster.living])  # the latter balances
+    time.sleep(MOVE_S * seeded.random())  # the place of the fault within the moves
+    began_s = time.monotonic()
+    cluster.nodes[victim].kill9()
+    note_kill(rig, [victim], leaders, began_s)
+    cluster.nodes[victim].start()
+
+
+def leave(rig: ClusterChaos, seeded: Random, node_id: int) -> None:
+    """A node is stopped for good and removed, and SIGKILL goes to it or to another one while it hands over."""
+    cluster, leaders = rig.cluster, rig.cluster.leaders()
+    leaving, victim = cluster.nodes[node_id], seeded.choice([node_id, *cluster.living])
+    os.kill(leaving.pid, signal.SIGTERM)
+    time.sleep(DRAIN_S * seeded.random())  # the place of the fault within the moves
+    began_s = time.monotonic()
+    if victim != node_id or leaving.running:
+        cluster.nodes[victim].kill9()
+        note_kill(rig, [victim], leaders, began_s)
+    if victim != node_id:
+        cluster.nodes[victim].start()
+    if leaving.running or leaving.ended:
+        assert leaving.wait() == 0
+    wait_until(lambda: cluster.remove(node_id), f"node {node_id} is removed", timeout_s=RECOVERY_S)
+    assert node_id not in cluster.leaders()
 
 
 FAULTS: Final[Mapping[str, FaultOfCluster]] = {

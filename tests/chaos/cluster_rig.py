@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
+from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
+from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import make_stores
+from anabranch.broker.operator.cli import main
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.maintain.findings import VerifyReport
@@ -34,6 +37,7 @@ from tests.chaos.more_clients import (
 )
 from tests.chaos.proxies import Proxies, proxies
 from tests.chaos.rig import SETTINGS, Chaos, clients_on
+from tests.support.metrics import Samples
 from tests.support.node import NodeProcess, settings_for
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.s3 import S3Bucket
@@ -42,6 +46,8 @@ from tests.support.waiting import expect_before, wait_until
 
 LOGS: Final[Sequence[dict[str, object]]] = ({}, {"wal_kind": "object"}, {"wal_takeover": "shared"})
 """Logs of the nodes, in turn: a device that other processes can open, the object store, a device shared by machines."""
+RACKS: Final = ("a", "b", "c")
+"""Racks of the nodes, in turn, and of the consumers."""
 OBJECT_LOG_ID: Final = 2
 """Node whose log is in the object store."""
 PACE_S: Final = 0.02 if SOAK else 0.05
@@ -54,10 +60,13 @@ SLOWER: Final[dict[str, object]] = {
     "storage_upload_age_ms": 500,
     "storage_gc_period_ms": 2_000,
     "compaction_period_ms": 5_000,
+    "cluster_balancer": True,
+    "topic_replication_factor": 3,
 }
 RECOVERY_S: Final = 120.0
 """Longest time until all partitions serve after a fault, on a busy machine."""
 DEAD: Final = "a node is dead: it is taken over"
+BALANCED: Final = "partition is moved to balance the cluster"
 
 
 @dataclass(slots=True)
@@ -74,8 +83,8 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all nodes that have run."""
-        return ",".join(node.bootstrap for node in self.nodes.values() if node.port)
+        """Addresses of all nodes, also of those that have not run: which ones stay, nobody knows."""
+        return ",".join(f"{node.host}:{node.settings['port']}" for node in self.nodes.values())
 
     @property
     def living(self) -> list[int]:
@@ -102,13 +111,29 @@ class Cluster:
 
     def leaders(self) -> list[int]:
         """Leaders of the topic's partitions, as the living nodes say."""
-        admin = AdminClient({**QUIET, "bootstrap.servers": self.bootstrap})
-        found = admin.list_topics(TOPIC, timeout=RECOVERY_S).topics[TOPIC].partitions
-        return [found[index].leader for index in range(PARTITIONS)]
+        return leaders_of(self.bootstrap)
 
     def takeovers(self, dead_id: int) -> int:
         """Number of times that other nodes have taken over this one."""
         return sum(event["dead_node_id"] == dead_id for node in self.nodes.values() for event in node.events(DEAD))
+
+    def stops(self) -> list[dict[str, Any]]:
+        """Lines of the log about the last clean stop of each node."""
+        return [events[-1] for node in self.nodes.values() if (events := node.events("stopped"))]
+
+    def balanced(self) -> list[dict[str, Any]]:
+        """Moves that the balancer has ordered."""
+        return [event for node in self.nodes.values() for event in node.events(BALANCED)]
+
+    def replica_bytes(self) -> float:
+        """Bytes that the living nodes have sent as replicas."""
+        pages = (Samples(self.nodes[node_id].ask("/metrics")) for node_id in self.living)
+        return sum(value for page in pages for value in page.of("anabranch_replica_sent_bytes_total").values())
+
+    def remove(self, node_id: int) -> bool:
+        """Remove a node that does not run from the cluster; False if it is refused, as its log may hold records."""
+        admin = self.nodes[self.living[0]].admin
+        return CliRunner().invoke(main, ["node", "remove", str(node_id), "--admin", admin]).exit_code == 0
 
     def recoverer(self, dead_id: int, taken_over: int) -> int:
         """Wait for one more takeover of a dead node than there were, and return who does it."""
@@ -155,6 +180,7 @@ def cluster(folder: Path, bucket: S3Bucket, count: int, logs: Sequence[dict[str,
         for node_id, catalog_url in between.catalogs.items():
             wanted = {**SETTINGS, **SLOWER, **direct, **logs[(node_id - 1) % len(logs)]}
             wanted |= {"node_id": node_id, "catalog_url": catalog_url, "objects_endpoint": between.stores[node_id]}
+            wanted["rack"] = RACKS[(node_id - 1) % len(RACKS)]
             found.nodes[node_id] = NodeProcess(folder / str(node_id), **wanted)
         try:
             yield found
@@ -199,12 +225,14 @@ class ClusterChaos:
         self.settle()
         self.chaos.wait_for_copies(1)
         self.chaos.stop()
+        assert self.cluster.replica_bytes() > 0, "history is read from replicas"
         assert self.cluster.terminate() == 0
         figures = self.chaos.judge()
-        report = asyncio.run(verify_storage(self.cluster))
+        report = asyncio.run(verify_storage(settings_for(self.cluster.folder, **self.cluster.direct)))
         assert report.ok, report.findings[:5]
         assert report.objects[ObjectState.COMMITTED]
-        assert undrained_logs(self.cluster) == []
+        undrained = undrained_logs(self.cluster)
+        assert not undrained, (undrained, self.cluster.stops())
         return figures
 
 
@@ -233,7 +261,7 @@ def collected_at_the_end() -> Iterator[None]:
 @contextmanager
 def clients_on_cluster(nodes: Cluster) -> Iterator[ClusterChaos]:
     """Start all clients, and wait until each kind has worked."""
-    with collected_at_the_end(), clients_on(nodes, Recorder(PACE_S, SESSION_MS, **RECOVERY)) as chaos:
+    with collected_at_the_end(), clients_on(nodes, Recorder(PACE_S, SESSION_MS, RACKS, **RECOVERY)) as chaos:
         recorder, bootstrap = chaos.recorder, nodes.bootstrap
         probe = Probe(recorder, 20, bootstrap)
         more = [
@@ -254,9 +282,15 @@ def clients_on_cluster(nodes: Cluster) -> Iterator[ClusterChaos]:
         yield ClusterChaos(nodes, chaos, probe)
 
 
-async def verify_storage(nodes: Cluster) -> VerifyReport:
+def leaders_of(bootstrap: str) -> list[int]:
+    """Leaders of the topic's partitions."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
+    found = admin.list_topics(TOPIC, timeout=RECOVERY_S).topics[TOPIC].partitions
+    return [found[index].leader for index in range(PARTITIONS)]
+
+
+async def verify_storage(settings: Settings) -> VerifyReport:
     """Verify the storage as `anabranch storage verify --deep` does."""
-    settings = settings_for(nodes.folder, **nodes.direct)
     async with AsyncExitStack() as stack:
         catalog = Catalog(settings.catalog_url)
         await catalog.open(cluster=settings.node.cluster)

@@ -209,6 +209,7 @@ class PlainPoller(Actor):
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="none",
+            client_rack=self.recorder.rack_of(self.process),
             reconnect_backoff_max_ms=300,
             metadata_max_age_ms=1_000,
         )
@@ -269,6 +270,7 @@ class AioMember(Member):
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap.split(","),
             group_id=self.group,
+            client_rack=self.recorder.rack_of(self.process),
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
@@ -278,13 +280,24 @@ class AioMember(Member):
             metadata_max_age_ms=1_000,
         )
         consumer.subscribe([TOPIC], listener=moved)
-        async with consumer:
+        await consumer.start()
+        try:
             while not self.stopping.is_set():
                 found = await consumer.getmany(timeout_ms=200, max_records=POLL_MAX)
                 if found:
                     record_poll(self.recorder, self.process, [each for records in found.values() for each in records])
                     with suppress(AioError):
                         await consumer.commit()
+        finally:
+            await stop_aio(consumer)
+
+
+async def stop_aio(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer of aiokafka, whose `stop` gives up halfway if a fetch waits to be tried again."""
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        await consumer._client.close()  # noqa: SLF001 - what `stop` would have done next
 
 
 class Moved(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -346,7 +359,8 @@ class JavaActor(Actor):
 
     def work(self) -> None:
         """Read the tool's output until it ends."""
-        with java_tool(self._folder, self.tool, self.bootstrap, self.settings, *self.arguments()) as process:
+        settings = {**self.settings, "client.rack": self.recorder.rack_of(self.process)}
+        with java_tool(self._folder, self.tool, self.bootstrap, settings, *self.arguments()) as process:
             assert process.stdout is not None
             with ThreadPoolExecutor(1) as other:
                 ending = other.submit(self._end_when_told, process)

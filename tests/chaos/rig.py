@@ -2,21 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
-
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.chaos.checker import Kind, Verdict, check, polled_values
 from tests.chaos.clients import (
     COPIES,
     COPY_GROUP,
     PARTITIONS,
-    QUIET,
     TOPIC,
     Actor,
     Copier,
@@ -30,7 +25,7 @@ from tests.chaos.clients import (
     original_of,
     read_to_the_end,
 )
-from tests.support.events import create_topic
+from tests.support.events import create_topic, is_stable
 from tests.support.waiting import expect_before, wait_until
 
 SETTINGS: dict[str, object] = {
@@ -59,7 +54,8 @@ KINDS: tuple[type[Actor], ...] = (
     Copier,
 )
 LAST_MEMBER, LAST_COPIER, READER = 97, 98, 99
-"""Processes that work when all others have ended. Members of further groups have the numbers below."""
+"""Processes that work when all others have ended. Members of further groups have the numbers below, readers with a rack
+those above."""
 
 
 class Served(Protocol):
@@ -93,7 +89,7 @@ class Chaos:
     def start(self) -> None:
         """Create the topics, and start all clients."""
         for topic in (TOPIC, COPIES):
-            create_topic(self.node.bootstrap, topic, PARTITIONS)
+            create_topic(self.node.bootstrap, topic, PARTITIONS, factor=-1)
         for number, kind in enumerate(KINDS, 1):
             self.add(kind(self.recorder, number, self.node.bootstrap))
 
@@ -126,15 +122,21 @@ class Chaos:
         for actor in self.actors:
             actor.finish()
         assert not recorder.errors, recorder.errors[:5]
-        wait_until(lambda: is_stable(bootstrap), "no transaction is left open")
+        wait_until(lambda: all(is_stable(bootstrap, topic) for topic in (TOPIC, COPIES)), "no transaction is left open")
         last: list[Actor] = [Copier(recorder, LAST_COPIER, bootstrap, to_the_end=True)]
         for at, group in enumerate(sorted(self.groups.keys() - {COPY_GROUP})):
             last.append(GroupMember(recorder, LAST_MEMBER - at, bootstrap, to_the_end=True, group=group))
         for actor in last:
             self.add(actor)
             actor.join()
-        for topic in (TOPIC, COPIES):
-            read_to_the_end(recorder, READER, bootstrap, topic)
+        for process, rack in self.readers.items():
+            for topic in (TOPIC, COPIES):
+                read_to_the_end(recorder, process, bootstrap, topic, rack)
+
+    @property
+    def readers(self) -> Mapping[int, str]:
+        """Racks of those who read all at the end: the first one has none, and reads from leaders."""
+        return dict(enumerate(("", *self.recorder.racks), READER))
 
     def end(self) -> None:
         """Check that after a fault the node serves again, restarts, and kept all it had promised."""
@@ -154,6 +156,7 @@ class Chaos:
             recorder.history,
             outcomes=recorder.outcomes,
             groups={group: (TOPIC, members) for group, members in self.groups.items()},
+            readers=self.readers,
         )
         originals, copies = (polled_values(recorder.history, topic=topic) for topic in (TOPIC, COPIES))
         for value, difference in (Counter(map(original_of, copies)) - Counter(originals)).items():
@@ -170,18 +173,6 @@ class Chaos:
             f"{recorder.count(Verdict.UNKNOWN)} unknown; G0: {anomalies.g0}; "
             f"fatal to transactional producers: {dict(recorder.lives)}; {time.monotonic() - self.began:.0f} s"
         )
-
-
-def is_stable(bootstrap: str) -> bool:
-    """Return True if no transaction is open in any partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    wanted = {TopicPartition(topic, index): latest for topic in (TOPIC, COPIES) for index in range(PARTITIONS)}
-    committed, all_ends = (
-        [done.result(30).offset for done in admin.list_offsets(wanted, isolation_level=level).values()]
-        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-    )
-    return committed == all_ends
 
 
 @contextmanager

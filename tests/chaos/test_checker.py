@@ -114,6 +114,12 @@ def test_what_an_aborted_transaction_left_is_no_skip_and_must_stay_unread() -> N
     assert check([*history, unknown, poll(4, (3, "d"))], outcomes=aborted).counts == {"aborted read": 1}
 
 
+def test_readers_that_saw_different_values_at_the_end_are_found() -> None:
+    history = [send(1, 0, "a"), send(1, 1, "b"), poll(3, (0, "a"), (1, "b")), poll(4, (0, "a")), poll(5, (1, "b"))]
+    assert not check(history, outcomes={}, readers=[3]).found
+    assert check(history, outcomes={}, readers=[3, 4, 5]).counts == {"reader skip": 2}
+
+
 def test_a_group_that_left_out_what_others_polled_is_found() -> None:
     history = [send(1, 0, "a"), send(1, 1, "b"), poll(3, (0, "a"), (1, "b")), poll(4, (0, "a")), poll(5, (1, "b"))]
     assert not check(history, outcomes={}, groups={"g": ("t", {4, 5})}).found

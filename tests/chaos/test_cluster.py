@@ -1,7 +1,8 @@
 """Three real nodes on PostgreSQL and an S3 server, under clients of four libraries: no fault loses or repeats a record.
 
-One log is a device of a machine, one is in the object store, one a device that several machines could open. A few
-faults are part of every run; the soak has a hundred kills with figures, and all faults.
+The balancer is on, all nodes are replicas of all partitions, and consumers read history from the one in their rack. One
+log is a device of a machine, one is in the object store, one a device that several machines could open. A few faults
+are part of every run; the soak has a hundred kills with figures, all faults, and two nodes that become five.
 """
 
 import sys
@@ -12,7 +13,7 @@ from statistics import median, quantiles
 
 import pytest
 
-from tests.chaos.cluster_faults import FAULTS
+from tests.chaos.cluster_faults import FAULTS, join, leave
 from tests.chaos.cluster_rig import ClusterChaos, clients_on_cluster, cluster
 from tests.support.s3 import S3Bucket
 from tests.support.soak import LONG, SOAK
@@ -37,6 +38,7 @@ CRASHES = (
 )
 """Kinds of kills, as often as they are chosen."""
 ROUNDS = 3
+SCALINGS = 5
 STEPS_S = (3_600, -3_600, 86_400, 0)
 
 
@@ -55,7 +57,8 @@ def figures(rig: ClusterChaos, told: str) -> str:
     if len(acked) < 2:
         return told
     return (
-        f"{rig.kills} kills; {len(acked)} partitions acked again after p50 {median(acked):.2f} s, "
+        f"{rig.kills} kills, {len(rig.cluster.balanced())} moves by the balancer; "
+        f"{len(acked)} partitions acked again after p50 {median(acked):.2f} s, "
         f"p99 {quantiles(acked, n=100, method='inclusive')[98]:.2f} s, longest {acked[-1]:.2f} s\n{told}"
     )
 
@@ -98,20 +101,21 @@ def test_all_faults_lose_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
 
 
 @LONG
-def test_two_nodes_become_four_and_two_again(tmp_path: Path, bucket: S3Bucket) -> None:
-    with cluster(tmp_path, bucket, 4) as nodes:
+@pytest.mark.parametrize("seed", range(SCALINGS))
+def test_two_nodes_become_five_and_two_again_under_kills(tmp_path: Path, bucket: S3Bucket, seed: int) -> None:
+    seeded = Random(seed)
+    with cluster(tmp_path, bucket, 5) as nodes:
         for node_id in (1, 2):
             nodes.nodes[node_id].start()
         with clients_on_cluster(nodes) as rig:
-            for node_id in (3, 4):
-                nodes.nodes[node_id].start()
+            for node_id in (3, 4, 5):
+                join(rig, seeded, node_id)
                 rig.settle()
-            for node_id in (1, 2):
-                assert nodes.nodes[node_id].terminate() == 0
+            for node_id in seeded.sample(nodes.living, 3):
+                leave(rig, seeded, node_id)
                 rig.settle()
-                assert node_id not in nodes.leaders()
             told = rig.finish()
-    sys.stdout.write(f"\n{told}\n")
+    sys.stdout.write(f"\n{figures(rig, told)}\n")
 
 
 @LONG

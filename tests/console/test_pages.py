@@ -3,12 +3,11 @@
 import json
 import math
 import re
-import urllib.request
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
 from tests.console.shop import COMMITTED, ORDERS, PARTITIONS, Shop, send_order
@@ -27,6 +26,7 @@ PAGES = {
     "transactions": "Transactions",
     "storage": "Storage",
     "balance": "Balance",
+    "cost": "Cost",
     "security": "Users",
     "security/acls": "ACLs",
     "security/tokens": "Delegation tokens",
@@ -437,7 +437,7 @@ def test_an_open_transaction_is_shown(console: ConsolePage) -> None:
     expect(page.get_by_text("open since offset 1")).to_be_visible()
 
 
-def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsolePage, shop: Shop) -> None:
+def test_storage_shows_the_ring_and_the_calls(console: ConsolePage, shop: Shop) -> None:
     page = console.open("storage")
     wal = json.loads(shop.node.ask("/api/v1/storage"))["wal"]
     share = wal["used_bytes"] / wal["capacity_bytes"]
@@ -449,83 +449,26 @@ def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsoleP
     turn = wal["write_position"] / wal["capacity_bytes"] * 2 * math.pi
     assert end == pytest.approx([100 + 82 * math.sin(turn), 100 - 82 * math.cos(turn)], abs=0.5)
     expect(page.get_by_role("group", name="Objects")).to_contain_text("Stream objects")
-    put = page.get_by_label("1,000 PUT")
-    expect(put).to_have_value("0.005")
-    expect(page.get_by_role("row", name="Objects kept")).to_contain_text("< $0.01")
-    put.fill("0.01")
-    put.press("Enter")
-    assert stored(page) == '{"put":0.01,"list":0.005,"get":0.0004,"delete":0,"gb_month":0.023}'
+    expect(page.get_by_role("group", name="Calls to the store")).to_contain_text("PUT")
+
+
+def test_the_cost_is_of_prices_that_can_be_changed(console: ConsolePage) -> None:
+    page = console.open("cost")
+    price = page.get_by_label("1 GB in objects for a month")
+    cost = page.get_by_role("row", name=re.compile("^objects ")).get_by_role("cell").nth(2)
+    expect(price).to_have_value("0.023")
+    expect(cost).to_have_text("0.00")
+    price.fill("1e9")
+    price.press("Enter")
+    expect(cost).not_to_have_text("0.00")
     page.reload()
-    expect(put).to_have_value("0.01")
-    page.get_by_role("button", name="Back to").click()
-    expect(put).to_have_value("0.005")
-    assert stored(page) is None
-
-
-COSTS = "import('/console/js/pages/costs.js')"
-
-
-def test_costs_rest_on_whole_cycles_of_uploads(console: ConsolePage) -> None:
-    page = console.open("topics")
-
-    def basis(*uploads: int, started_ms: int | None = None) -> Any:
-        """The basis of an estimate after so many times 10 s on the page, with 7 calls an upload."""
-        samples = [
-            {"at_ms": 10_000 * at, "uploads": {"count": each}, "store_calls": {"put": 100 + 7 * each}}
-            for at, each in enumerate(uploads)
-        ]
-        return page.evaluate(
-            f"([samples, started]) => {COSTS}.then((_) => _.basisOf(samples, started))", [samples, started_ms]
-        )
-
-    assert basis() is None
-    assert basis(0, 0, 0, 0, 0, started_ms=0) is None, "calls may come with an upload that is still to come"
-    assert basis(0, 0, 1, 1, 1, 1, 1, started_ms=0) is None, "one end, and no whole cycle"
-    watched = {"calls": {"put": 14}, "elapsed_ms": 50_000, "uploads": 2, "isWatched": True}
-    assert basis(4, 5, 5, 6, 6, 6, 7, 7, 7) == watched, "from the first end to the last one"
-    since_start = {"calls": {"put": 121}, "elapsed_ms": 20_000, "uploads": 3, "isWatched": False}
-    assert basis(3, 3, 3, started_ms=0) == since_start
-    assert basis(3, 3, started_ms=0) is None, "it has just started"
-    assert basis(3, 3, 3) is None
-
-
-def test_an_estimate_says_what_it_rests_on_or_when_there_will_be_one(console: ConsolePage, shop: Shop) -> None:
-    page = console.open("storage")
-    calls = page.get_by_role("region", name="Calls to the store")
-    total = calls.get_by_role("row", name="All").get_by_role("cell").last
-    expect(calls).to_contain_text(
-        "It is too early to estimate a month: most calls come with uploads, of which there were 0"
-    )
-    expect(calls).to_contain_text("While records arrive, the estimate follows in 3 h at the latest.")
-    expect(total).to_have_text("\N{EN DASH}")
-    expect(page.get_by_text("an upload starts at ")).to_have_text(
-        re.compile(r"an upload starts at [\d.]+ MiB, or after 1 h$")
-    )
-    figures = json.loads(shop.node.ask("/api/v1/cluster/figures"))
-    storage = json.loads(shop.node.ask("/api/v1/storage"))
-    started_ms = figures["nodes"][0]["started_ms"]
-    with urllib.request.urlopen(f"http://{shop.admin}/api/v1/live", timeout=60) as answer:
-        line = json.loads(next(each for each in answer if each.strip()))
-    uploads = {**storage["uploads"], "count": 40}
-    sample = {
-        **line,
-        "at_ms": started_ms + 7_200_000,
-        "uploads": uploads,
-        "store_calls": {**line["store_calls"], "put": 4000},
-    }
-    page.route("**/api/v1/live", lambda route: route.fulfill(body=json.dumps(sample) + "\n"))
+    expect(price).to_have_value("1000000000")
+    page.evaluate("localStorage.setItem('anabranch.prices', '{\"zone_gb\": 1e16, \"put\": 1}')")
     page.reload()
-    expect(calls).to_contain_text(
-        "Estimated from 40 uploads in 2 h, since the node started, with compaction as far as it ran"
-    )
-    expect(calls.get_by_role("row", name=re.compile("^PUT "))).to_contain_text("1,440,000")
-    expect(total).to_have_text(re.compile(r"^\$7\.\d\d$"))  # 1,440 times half a cent, and what is kept
-
-
-def stored(page: Page) -> str | None:
-    """The prices that the browser keeps."""
-    found: str | None = page.evaluate("localStorage.getItem('anabranch.prices')")
-    return found
+    expect(page.get_by_label("1 GB between zones")).to_have_value("0.02")
+    page.get_by_role("button", name="Back to list prices").click()
+    expect(price).to_have_value("0.023")
+    expect(cost).to_have_text("0.00")
 
 
 def test_times_are_in_utc_in_every_time_zone(browser: Browser, shop: Shop) -> None:

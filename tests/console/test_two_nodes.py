@@ -64,6 +64,29 @@ def test_the_other_node_is_shown_and_its_partitions_are_moved(browser: Browser, 
         wait_until(lambda: leaders(first)[:2] == [2, 2], "node 2 leads the partitions")
         expect(page.get_by_text("No partition is being moved.")).to_be_visible()
 
+        paused = page.get_by_text("Balancing is paused: no partition moves by itself.")
+        expect(paused).to_be_visible()
+        page.get_by_role("button", name="Resume balancing").click()
+        expect(dialog.locator(".plan")).to_contain_text("Partitions will move by themselves again")
+        dialog.get_by_role("button", name="Resume", exact=True).click()
+        expect(paused).to_have_count(0)
+        page.get_by_role("button", name="Pause balancing").click()
+        expect(dialog.locator(".plan")).to_contain_text("No partition will move by itself")
+        dialog.get_by_role("button", name="Pause", exact=True).click()
+        expect(paused).to_be_visible()
+        expect(page.get_by_role("group", name="Load by node").get_by_role("row", name="2 0.000")).to_be_visible()
+        expect(page.get_by_text("Node 1 has moved nothing since it became the controller.")).to_be_visible()
+        assert console.violations() == []
+
+        create_topic(first.bootstrap, "shared", 1, factor=2)
+        page = console.open("topics/shared")
+        row = page.get_by_role("group", name="Partitions").get_by_role("row", name="0 node")
+        expect(row).to_contain_text(re.compile("node 1.*node 2|node 2.*node 1"))
+        page = console.open("topics/shared/partitions/0")
+        expect(page.locator(".figure", has_text="Replicas").locator("dd")).to_contain_text(
+            re.compile("^node [12]one that")
+        )
+
         page = console.open()
         second.kill9()
         expect(page.get_by_text("Node 2 is down")).to_be_visible()

@@ -71,6 +71,8 @@ FRESH_IDS = frozenset({"client_instance_id", "subscription_id"})
 NONE_IDS = frozenset({"", None, -1, ZERO_UUID})
 KEYED: Mapping[str, Callable[[Any], object]] = {
     "MetadataResponse.brokers": lambda broker: broker["node_id"],
+    "Member.subscribed_topic_names": str,
+    "Assignment.topic_partitions": lambda topic: topic.get("topic_name") or topic["topic_id"],
     "DescribeClusterResponse.brokers": lambda broker: broker["broker_id"],
     "DescribeQuorumResponse.nodes": lambda node: node["node_id"],
     "PartitionDataResponse.current_voters": lambda voter: voter["replica_id"],

@@ -19,10 +19,8 @@ MODULES = "listener.name.sasl_plaintext"
 TOKEN_KEY = "key-of-the-delegation-tokens-0123456789"
 LOGIN = "org.apache.kafka.common.security"
 KAFKA_SETTINGS = {
-    "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment follows its trigger after a delay
-    "group.consumer.assignor.offload.enable": "false",
+    "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment may follow its trigger after a delay
     "group.share.assignment.interval.ms": "0",
-    "group.share.assignor.offload.enable": "false",
     "group.share.min.record.lock.duration.ms": "1000",
     "share.coordinator.snapshot.update.records.per.snapshot": "5",
     "share.coordinator.state.topic.min.isr": "1",

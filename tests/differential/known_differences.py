@@ -64,7 +64,6 @@ ONLY_SERVED_FEATURES = "Only features that are served are named."
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
 NAMED_STORES = "storage.policy, which selects the object store of a topic, is a config."
 TABLES = "Configs whose names begin with table. make a topic a table."
-GROUP_CONFIGS_WITH_EFFECT = "Group configs of delayed assignments exist for streams groups only."
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
 CHANGE_NUMBERS = "The offset of the catalog is the number of the last change that other nodes must see."
 SASL_STATE = (
@@ -92,6 +91,8 @@ VERSIONS: Sequence[Known] = (
     ),
     Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
     Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
+    Known("*", "supported_features.anabranch.version", "The level of a cluster.", kafka=ABSENT),
+    Known("*", "finalized_features.anabranch.version", "The level of a cluster.", kafka=ABSENT),
     Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 33),
 )
 
@@ -150,6 +151,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("* v9", "*.error_code", NAMED_ERROR, "UNKNOWN_SERVER_ERROR", "INVALID_RECORD"),
     ),
     "produce_limits": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
+    "produce_large_records": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
     "produce_idempotent": (
         Known("*", "*.error_message", SAYS_WHY, kafka=None),
         Known("two of it at once *", "*.log_start_offset", START_OF_LOG, -1, 0),
@@ -190,9 +192,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         ),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "*.table.*", TABLES, kafka=ABSENT),
-        Known("unknown group v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
     ),
-    "group_configs": (Known("all of its configs v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),),
     "describe_quorum": (
         Known("the quorum v*", "*.log_end_offset", CHANGE_NUMBERS),
         Known("the quorum v*", "*.high_watermark", CHANGE_NUMBERS),
@@ -254,7 +254,6 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "streams_heartbeats": (Known("described v*", "groups..error_message", SAYS_MORE, None),),
     "streams_group_configs": (
-        Known("all that is set v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
         Known("rack.aware.assignment.tags of a,a v*", "*", "A tag that is named twice counts once."),
     ),
     "share_deleted_records": (

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.groups.group_records import RecordKey
+from anabranch.broker.kafka.groups.modern.records import RecordKey
 from anabranch.broker.kafka.groups.streams import records
 from anabranch.protocol.codec import decode_exact, encode_versioned
 from anabranch.protocol.messages.embedded import streams_groups as messages

@@ -22,7 +22,7 @@ from anabranch.compaction.interface import CleanPolicy
 from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, write_crc
 from anabranch.protocol.compression import Compression, decompressed
 from anabranch.protocol.errors import KafkaError
-from anabranch.protocol.record_scan import scan_records
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX, scan_records
 from anabranch.protocol.records import Record, build_batch, decode_records
 from tests.fuzz.messages import random_batch
 from tests.fuzz.target import Choices, Target
@@ -41,12 +41,14 @@ PLAIN: Final = TopicConfig(
     retention_bytes=-1,
     deletable=True,
     store="local",
+    record_bytes_max=RECORD_BYTES_MAX,
 )
 CLEANING: Final = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=1000, delete_retention_ms=1000)
 CONFIGS: Final = (
     PLAIN,
     replace(PLAIN, cleaning=CLEANING, timestamp_before_max_ms=1 << 62, timestamp_after_max_ms=1 << 62),
     replace(PLAIN, timestamp_before_max_ms=1 << 62),
+    replace(PLAIN, timestamp_before_max_ms=1 << 62, record_bytes_max=20),
     replace(PLAIN, log_append_time=True, cleaning=CLEANING),
     *(replace(PLAIN, compression=codec, timestamp_before_max_ms=1 << 62) for codec in list(Compression)),
 )
@@ -72,7 +74,8 @@ def check(data: bytes) -> None:
         assert batch == arrived, "a check changes nothing"
     read_as_consumers_do(view, header)
     recompression = config.compression is not None and config.compression != header.compression
-    required = RequiredWork(out_of_range, config.compacted, recompression)
+    sizes = config.limits_records and header.compression != Compression.NONE
+    required = RequiredWork(out_of_range, config.compacted, recompression, sizes)
     if not (any(required) or odd_frame):
         return
     try:

@@ -12,10 +12,11 @@ from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.api.handlers.test_reassignments import all_see, leaders
-from tests.interop.test_java import refused, run
+from tests.interop.test_java import run
 from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import running_nodes
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
@@ -84,10 +85,14 @@ def _topics_in(folder: Path) -> str:
     return str(path)
 
 
-async def test_several_replicas_are_refused(nodes: list[Node], tmp_path: Path) -> None:
-    plan = plan_in(tmp_path, "plan.json", [3, 1])
-    said = await asyncio.to_thread(refused, nodes[0].bootstrap, REASSIGN, "--reassignment-json-file", plan, "--execute")
-    assert "A partition has one replica, its leader, since the object store keeps the data: name one broker." in said
+async def test_replicas_are_added_at_once_while_the_leader_stays(nodes: list[Node], tmp_path: Path) -> None:
+    plan = ("--reassignment-json-file", plan_in(tmp_path, "plan.json", [3, 1]))
+    assert "Successfully started partition reassignment for t-0" in await tool(nodes[0], REASSIGN, *plan, "--execute")
+    infos = [node.serving.move_requests.info for node in nodes]  # the tool asks any of them
+    await until(lambda: all(info(Place("t", 0)).replicas == (3, 1) for info in infos), timeout_s=60, pause_s=0.01)
+    assert "Reassignment of partition t-0 is completed." in await tool(nodes[0], REASSIGN, *plan, "--verify")
+    described = await tool(nodes[0], TOPICS, "--describe", "--topic", "t")
+    assert "Partition: 0\tLeader: 1\tReplicas: 3,1\tIsr: 3,1" in described
 
 
 async def test_preferred_leaders_are_elected(nodes: list[Node]) -> None:

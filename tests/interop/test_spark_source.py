@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.spark.jars import installed_spark_version, spark_line
-from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, receive, send
+from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, receive, send, wait_stable
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -119,6 +119,7 @@ def test_read_committed_sees_committed_transactions_only(spark: SparkSession, se
         for partition in range(PARTITIONS):
             producer.produce(filled, b"v%d" % (value + partition), partition=partition)
         ending(TIMEOUT_S)
+    wait_stable(servers, filled)
     wanted = [*range(COUNT), 1000, 1001, 1002]
     assert committed() == wanted
     producer.begin_transaction()
@@ -129,6 +130,7 @@ def test_read_committed_sees_committed_transactions_only(spark: SparkSession, se
     assert committed() == [*wanted, 4001]
     assert numbers(source.option("kafka.isolation.level", "read_uncommitted").load())[-3:] == [3000, 4000, 4001]
     producer.commit_transaction(TIMEOUT_S)
+    wait_stable(servers, filled)
     assert committed() == [*wanted, 3000, 4000, 4001]
 
 
@@ -153,6 +155,7 @@ def test_a_stream_waits_for_the_end_of_an_open_transaction(
     send(servers, filled, [Event(0, b"v4000"), Event(1, b"v4001")])
     assert copied() == [*range(COUNT), 1000, 4001]
     producer.commit_transaction(TIMEOUT_S)
+    wait_stable(servers, filled)
     assert copied() == [*range(COUNT), 1000, 3000, 4000, 4001]
 
 

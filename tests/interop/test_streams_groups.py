@@ -103,8 +103,8 @@ def assignments(servers: str) -> list[str]:
 
 
 def test_two_instances_count_exactly_over_kills_of_nodes_and_of_an_instance(tmp_path: Path) -> None:
-    with node_processes(tmp_path, 2, f"sqlite:///{tmp_path}/catalog.db", **SETTINGS) as (first, second):
-        servers = bootstrap_of((first, second))
+    with node_processes(tmp_path, 3, f"sqlite:///{tmp_path}/catalog.db", **SETTINGS) as nodes:
+        servers, first = bootstrap_of(nodes), nodes[0]
         for topic in ("words", "counts"):
             create_topic(servers, topic, PARTITIONS)
         configs = ",".join(f"{name}={value}" for name, value in GROUP_CONFIGS.items())
@@ -121,14 +121,14 @@ def test_two_instances_count_exactly_over_kills_of_nodes_and_of_an_instance(tmp_
             with closing(counting):
                 counting.advance()
                 first.kill9()
-                counting.advance()  # the second node leads everything
+                counting.advance()  # the others lead everything
                 first.start()
                 one.kill9()
                 counting.advance()  # the second instance counts everything
                 one.start()
-                for node in (first, second):
+                for node in nodes:
                     node.kill9()
-                for node in (first, second):
+                for node in nodes:
                     node.start()
                 counting.advance()
                 counting.finish()

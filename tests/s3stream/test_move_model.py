@@ -263,7 +263,10 @@ class MoveModel:
 
     def _transfer(self, wanted: StreamTransfer) -> OpenStream:
         if self.checks_source:
-            return transfer.transfer(self.connection, wanted)
+            (answer,) = transfer.transfer(self.connection, [wanted])
+            if isinstance(answer, OpenStream):
+                return answer
+            raise answer
         info = self._info()
         check_node(self.connection, wanted.target.identity)
         if (info.epoch, info.node_id, info.end_offset) == (wanted.epoch, wanted.source.node_id, wanted.end_offset):

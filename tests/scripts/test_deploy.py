@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
@@ -12,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.processes import settings_of_each
 from anabranch.broker.node.settings.sources import load, unknown_environment
 from tests.support import tools
 from tests.support.node import NodeProcess
@@ -34,6 +36,7 @@ FULL: Final = (
     "extraEnv[0].name=ANABRANCH_LOG_LEVEL",
     "extraEnv[0].value=debug",
 )
+SEVERAL: Final = ("processes=3", "networkPolicy.enabled=true")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -89,8 +92,11 @@ def test_helm_accepts_the_chart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("log", ["file", "block", "object"])
-@pytest.mark.parametrize("values", [(), FULL], ids=["least", "full"])
+@pytest.mark.parametrize(
+    ("log", "values"),
+    [*product(("file", "block", "object"), ((), FULL)), ("file", SEVERAL)],
+    ids=lambda each: each if isinstance(each, str) else str(len(each)),
+)
 def test_its_objects_have_the_schemas_of_kubernetes(tmp_path: Path, log: str, values: Sequence[str]) -> None:
     validate = tools.packaging("kubernetes-validate")
     found = template(*REQUIRED, f"log.kind={log}", *values)
@@ -144,6 +150,20 @@ def test_a_node_understands_the_settings_of_the_chart(tmp_path: Path) -> None:
         assert service["selector"].items() <= stateful_set["spec"]["template"]["metadata"]["labels"].items()
 
 
+def test_several_nodes_of_a_pod_have_ids_and_ports_that_others_may_reach(tmp_path: Path) -> None:
+    objects = rendered(tools.packaging("python"), *REQUIRED, *SEVERAL)
+    nodes = settings_of_each(settings_of(objects["StatefulSet", "some"], "", tmp_path), 3)
+    assert [each.node.node_id for each in nodes] == [201, 202, 203]
+    assert {each.wal.takeover for each in nodes} == {"machine"}
+    clients, _, others = objects["NetworkPolicy", "some"]["spec"]["ingress"]
+    for ports, wanted in (
+        (clients, [9092, *(each.listeners[0].port for each in nodes)]),
+        (others, [each.internal_port for each in nodes]),
+    ):
+        ranges = [range(each["port"], each["endPort"] + 1) for each in ports["ports"]]
+        assert all(any(port in allowed for allowed in ranges) for port in wanted)
+
+
 def test_a_node_answers_the_probes_of_chart_and_image(tmp_path: Path) -> None:
     files = [CHART / "templates" / "statefulset.yaml", ROOT / "Dockerfile"]
     paths = {path for file in files for path in re.findall(r"/health[a-z/]*", file.read_text())}
@@ -172,6 +192,8 @@ def test_the_log_is_on_a_volume_of_its_kind(tmp_path: Path) -> None:
         (("objects.bucket=events",), "catalog.existingSecret.name: name a secret with the URL"),
         (("catalog.existingSecret.name=db",), "objects.bucket: name the bucket"),
         ((*REQUIRED, "log.kind=tape"), "'/log/kind'"),
+        ((*REQUIRED, "processes=many"), "'/processes'"),
+        ((*REQUIRED, "processes=auto", "log.kind=block"), "a log of kind block is of one process only"),
         ((*REQUIRED, "replica=3"), "additional properties 'replica' not allowed"),
     ],
 )

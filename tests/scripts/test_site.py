@@ -59,8 +59,8 @@ def check_calculator(page_of_costs: Path) -> None:
         page.goto(page_of_costs.as_uri())
         example = page.locator("strong", has_text=re.compile("^[0-9,]+$")).all_inner_texts()
         sums = page.locator("#costs-of-yours td:last-child")
-        assert sums.all_inner_texts() == example == ["3,474", "192", "2,379"]
+        assert sums.all_inner_texts() == example == ["3,475", "192", "2,380"]
         page.locator("#costs-of-yours input[name=interval]").fill("250")
-        assert sums.all_inner_texts() == ["3,474", "192", "1,748"]
+        assert sums.all_inner_texts() == ["3,475", "192", "1,749"]
         page.locator("#costs-of-yours input[name=interval]").fill("0")
         assert sums.all_inner_texts()[2] == "-"

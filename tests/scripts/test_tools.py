@@ -66,8 +66,8 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     known = (
         "java, spark, kafka, kafka-streams, connect, rest-catalog, flink-registry, trino, s3, minio, hydra, otelcol, "
-        "registry-client, share-client, helm, actionlint, packaging, site, release, monitoring, recipes, duckdb, kcat, "
-        "postgres, prometheus, faketime, chromium, fio"
+        "registry-client, share-client, rack-client, helm, actionlint, packaging, site, release, monitoring, recipes, "
+        "duckdb, kcat, postgres, prometheus, faketime, chromium, fio"
     )
     assert f"unknown tool 'typo'; known: {known}" in capsys.readouterr().err
 
@@ -79,6 +79,7 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         tools.fetch_otelcol,
         tools.fetch_registry_client,
         tools.fetch_share_client,
+        tools.fetch_rack_client,
         tools.go_tool("x", "x", "helm", "x").fetch,
     ],
 )
@@ -91,7 +92,9 @@ def test_go_leaves_nothing_outside_of_its_work_folder(
         folder.mkdir()
     go = programs / "go"
     writes = 'for place in "${GOCACHE:-$HOME/.cache/go-build}" "${GOMODCACHE:-$HOME/go/pkg/mod}" "${GOPATH:-$HOME/go}"'
-    made = f"touch {work}/helm {work}/hydra {work}/otelcol {work}/registry-client {work}/share-client"
+    made = (
+        f"touch {work}/helm {work}/hydra {work}/otelcol {work}/registry-client {work}/share-client {work}/rack-client"
+    )
     go.write_text(f'#!/bin/sh\n{writes}; do mkdir -p "$place" && touch "$place/file"; done\n{made}\n')
     go.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))

@@ -86,9 +86,9 @@ class FaultyDatabase:
         await self._reach()
         await self._database.wait_for_change(poll_s)
 
-    async def read(self, query: Callable[[Any], Any]) -> Any:
+    async def read(self, query: Callable[[Any], Any], **kind: bool) -> Any:
         await self._reach()
-        return await self._database.read(query)
+        return await self._database.read(query, **kind)
 
     async def read_settled(self, query: Callable[[Any], Any]) -> Any:
         await self._reach()

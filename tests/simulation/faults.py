@@ -24,6 +24,9 @@ STUCK_S_MAX = 20.0
 """Longest time that a log stands still: a device's write that takes 30 s has failed."""
 FENCED_S_MAX = 25.0
 """Time within which a fenced process ends: a third of its lease, and its stop."""
+STOP_S_MAX = 20.0
+"""Time after which a service manager kills what it has asked to stop."""
+STOP_POLL_S = 0.05
 Fault = Callable[[World, Random], Awaitable[None]]
 
 
@@ -316,6 +319,29 @@ async def drain(world: World, random: Random) -> None:
         world.note("drain ends", node=node_id)
 
 
+async def parent_ends(world: World, random: Random) -> None:
+    """End all processes, and start them together: their parent stops, all are killed, or the power is cut."""
+    how = random.choice(("stop", "kill", "power"))
+    world.note("all processes end", how=how)
+    try:
+        for node in random.sample(world.nodes, len(world.nodes)):
+            if how == "stop":
+                node.stop_with_all()
+            elif how == "kill":
+                node.kill(restart=False)
+            else:
+                node.power_cut(restart=False)
+        for _ in range(int(STOP_S_MAX / STOP_POLL_S)):
+            if all(node.process is None or node.process.dead for node in world.nodes):
+                break
+            await asyncio.sleep(STOP_POLL_S)
+    finally:
+        world.note("all processes are started")
+        for node in world.nodes:
+            node.kill()  # what has not stopped until then, as a service manager does
+            node.start()
+
+
 async def end_drains(world: World) -> None:
     """Let all nodes take partitions again, when all faults are over."""
     for asked in world.nodes:
@@ -360,6 +386,8 @@ TABLE_FAULTS: Mapping[str, tuple[Fault, float]] = {
 """Kinds that choices of their own decide about, for the same reason."""
 CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0), "move": (move, 3.0), "drain": (drain, 30.0)}
 """Kinds that need several nodes."""
+PROCESS_FAULTS: Mapping[str, tuple[Fault, float]] = {"parent_ends": (parent_ends, 30.0)}
+"""Kinds of nodes that are processes of one machine."""
 FAULTS_PER_S = 60.0
 
 
@@ -379,7 +407,7 @@ async def _writing(node: SimNode) -> None:
 async def keep(world: World, kind: str, seconds: float) -> None:
     """Let faults of a kind happen until the task is cancelled, in a short run as many as in one of a minute."""
     random = world.random(f"fault/{kind}")
-    fault, mean_s = {**FAULTS, **NEWER_FAULTS, **TABLE_FAULTS, **CLUSTER_FAULTS}[kind]
+    fault, mean_s = {**FAULTS, **NEWER_FAULTS, **TABLE_FAULTS, **CLUSTER_FAULTS, **PROCESS_FAULTS}[kind]
     mean_s *= min(1.0, seconds / FAULTS_PER_S)
     while True:
         await asyncio.sleep(random.expovariate(1 / mean_s))

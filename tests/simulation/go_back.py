@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from contextlib import closing
 from contextvars import copy_context
 from pathlib import Path
+from random import Random
 
 from anabranch.broker.cluster.membership.node_log import NodeLog
 from anabranch.broker.cluster.membership.rebuild import CatalogRebuild, ClockAndIds
 from anabranch.s3stream.catalog.rows import UPLOADS
 from anabranch.s3stream.object.marks import MarkPlace
+from tests.simulation.faults import move
 from tests.simulation.history import Violation
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.node import STORE, SimNode
 from tests.simulation.world import World
 
-SETTLES_S = 20.0
-"""Time after the last fault within which nodes have started, and partitions have moved."""
+SOON_S = 20.0
+"""Longest time between the last fault and the copy."""
 LOSES_S = 60.0
 """Longest wait for uploads that the copy does not have."""
 NOTICED_S = 120.0
@@ -33,8 +35,35 @@ KEEP_MS = 24 * 3_600_000
 async def go_back(world: World) -> None:
     """Put the catalog back to an earlier state, see that no node goes on with it, and rebuild it."""
     random = world.random("go back")
-    # A rebuild knows who owns a partition by the manifest, which is written a second after a move or a takeover.
-    await asyncio.sleep(SETTLES_S)
+    moving = asyncio.get_running_loop().create_task(_keep_moving(world))
+    try:
+        is_lost = await _lose(world, random)
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
+    if not is_lost:
+        return
+    for node in world.nodes:
+        node.kill(restart=False)
+    for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm"):
+        (world.folder / name).unlink(missing_ok=True)
+    await _rebuild(world, world.nodes[0])
+    world.note("the catalog is rebuilt")
+    for node in world.nodes:
+        node.start()
+
+
+async def _keep_moving(world: World) -> None:
+    """Move partitions up to the last moment: no manifest names the newest owners then."""
+    random = world.random("moves before it goes back")
+    while len(world.nodes) > 1:
+        await asyncio.sleep(random.uniform(0.1, 1.0))
+        await move(world, random)
+
+
+async def _lose(world: World, random: Random) -> bool:
+    """Put the catalog back, and see that no node goes on; returns False if nothing was uploaded that could be lost."""
+    await asyncio.sleep(random.uniform(0, SOON_S))
     path = world.folder / "catalog.db"
     with closing(sqlite3.connect(":memory:")) as copy:
         with closing(sqlite3.connect(path)) as live:
@@ -45,7 +74,7 @@ async def go_back(world: World) -> None:
             if await _marked(world, before):
                 break
         else:
-            return  # nothing was uploaded, and nothing would be lost
+            return False
         await asyncio.sleep(random.uniform(0, 5))
         world.note("the catalog goes back")
         world.count("catalog went back")
@@ -55,14 +84,7 @@ async def go_back(world: World) -> None:
     for node in world.nodes:
         if node.node_id in marked:
             await _refused(node)
-    for node in world.nodes:
-        node.kill(restart=False)
-    for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm"):
-        (world.folder / name).unlink(missing_ok=True)
-    await _rebuild(world, world.nodes[0])
-    world.note("the catalog is rebuilt")
-    for node in world.nodes:
-        node.start()
+    return True
 
 
 def _uploads(path: Path) -> Mapping[int, int]:

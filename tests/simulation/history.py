@@ -1,9 +1,11 @@
 """History of what clients sent, heard and read, and its checks: the promises of a Kafka broker."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import itemgetter
 from typing import TypeAlias
 
 from anabranch.protocol.batch import BatchHeader
@@ -56,6 +58,10 @@ class PartitionHistory:
     """Highest offset up to which a client asked to delete records."""
     end: int = 0
     """Highest high watermark that a client was told of."""
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    """Log start offsets, with the time at which a client was first told of each."""
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    """High watermarks, likewise."""
 
 
 class History:
@@ -155,6 +161,8 @@ class History:
         """A log start offset that a client was told of."""
         known = self.partitions[where]
         before, known.start = known.start, max(start, known.start)
+        if start > before:
+            known.starts.append((self._now_ms(), start))
         if where[0] in self.expiring:
             youngest_ms = self._now_ms() - self.expiring[where[0]]
             for offset in range(before, start):
@@ -164,10 +172,22 @@ class History:
         elif start > known.asked_start:
             raise Violation(f"{where}: the log starts at {start}, deleted was asked up to {known.asked_start}")
 
+    def start_at(self, where: TopicPartition, at_ms: int) -> int:
+        """Return the highest log start offset that a client had been told of at a time."""
+        return max((start for told_ms, start in self.partitions[where].starts if told_ms <= at_ms), default=0)
+
     def high_watermark(self, where: TopicPartition, end: int) -> None:
         """A high watermark that a client was told of. It may go back for a stale reader, never at the end."""
         known = self.partitions[where]
-        known.end = max(known.end, end)
+        if end > known.end:
+            known.end = end
+            known.ends.append((self._now_ms(), end))
+
+    def end_at(self, where: TopicPartition, at_ms: int) -> int:
+        """Return the highest high watermark that a client had been told of at a time."""
+        ends = self.partitions[where].ends
+        at = bisect_right(ends, at_ms, key=itemgetter(0))
+        return ends[at - 1][1] if at else 0
 
     def check_final(
         self,

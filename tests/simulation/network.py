@@ -77,8 +77,8 @@ class Network:
         """Number of ports so far."""
         self.ends: dict[int, End] = {}
         """Open ends by their descriptors, in the order in which they were opened."""
-        self.cuts: set[frozenset[str]] = set()
-        """One host: its packets are lost at the moment. Two: those between them."""
+        self.cuts: dict[frozenset[str], float] = {}
+        """Cuts, and when each began. One host: its packets are lost at the moment. Two: those between them."""
         self._descriptors = FIRST_DESCRIPTOR
 
     async def connect(self, host: str, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -120,11 +120,15 @@ class Network:
 
     def cut(self, *hosts: str) -> None:
         """Lose the packets of a host, or those between two."""
-        self.cuts.add(frozenset(hosts))
+        self.cuts.setdefault(frozenset(hosts), self.loop.time())
 
     def is_cut(self, *hosts: str) -> bool:
         """Return whether there is such a cut."""
         return frozenset(hosts) in self.cuts
+
+    def cut_s(self, *hosts: str) -> float:
+        """Return for how long there has been such a cut; 0.0 if there is none."""
+        return self.loop.time() - self.cuts.get(frozenset(hosts), self.loop.time())
 
     def separated(self, host: str, other: str) -> bool:
         """Return whether the packets between two hosts are lost."""
@@ -132,7 +136,7 @@ class Network:
 
     def join(self, *hosts: str) -> None:
         """End a cut, and deliver what was held back."""
-        self.cuts.discard(frozenset(hosts))
+        self.cuts.pop(frozenset(hosts), None)
         self._deliver_all()
 
     def heal(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from anabranch.broker.app import StartError, run_node
 from anabranch.broker.cluster.membership.environment import Environment
@@ -18,6 +18,7 @@ from anabranch.wal.settings import WalSettings
 from tests.simulation.catalog import faulty_catalog
 from tests.simulation.columns import REGISTRY_URL
 from tests.simulation.disk import SimLogFiles
+from tests.simulation.history import Violation
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import INTERNAL_PORT, NODE_PORT, Port
 from tests.simulation.store import SimStore, Way
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = (0.1, 3.0)
+PROCESS_RESTART_S = (1.0, 3.0)
+"""The same of a process that its parent starts again: by then the others have taken its partitions over."""
 FAILURES = (
     "Input/output error",
     "claimed by node",
@@ -43,6 +46,8 @@ CATALOG, STORE = "catalog", "local"
 
 PREPARE_TTL_MS = 300_000
 STALL_MS = 2_000
+RACKS: Final = ("even", "odd")
+"""Racks of the nodes, by their ids, and of the consumers that read from replicas."""
 SETTINGS: Mapping[str, object] = {
     "wal.capacity_bytes": 8 << 20,
     "wal.stall_ms": STALL_MS,
@@ -135,6 +140,7 @@ class SimNode:
             "catalog.url": f"sqlite:///{folder}/{self.catalog}",
             "listener.host": self.host,
             "listener.port": NODE_PORT,
+            "listener.rack": RACKS[self.node_id % len(RACKS)],
             "cluster.internal_port": INTERNAL_PORT,
             "wal.kind": "object" if self.world.object_log else "device",
             "wal.fencing": "strict" if self.world.strict else "auto",
@@ -158,7 +164,7 @@ class SimNode:
             world.loop.create_task(self._live(process, self._stop), context=context)
             while self.process is process and not process.dead:
                 await self._wait()
-            await asyncio.sleep(self.random.uniform(*RESTART_S))
+            await asyncio.sleep(self.random.uniform(*(PROCESS_RESTART_S if world.processes else RESTART_S)))
 
     async def _wait(self) -> None:
         self._changed.clear()
@@ -170,6 +176,7 @@ class SimNode:
             async with run_node(self.settings, environment=self._environment(process)) as node:
                 if self.process is process:
                     self.node = node
+                world.balancing.watch(node)
                 self._changed.set()
                 node.failed.add_done_callback(lambda _: stop.set())
                 await stop.wait()
@@ -238,10 +245,12 @@ class SimNode:
         if process is not None and not process.dead:
             self.world.note("killed", node=self.host)
             self._ended(process)
+            if self.world.processes:
+                self.world.parent_notes(self)
 
-    def power_cut(self) -> None:
+    def power_cut(self, *, restart: bool = True) -> None:
         """End the process, and lose what its disk had not flushed."""
-        self.kill()
+        self.kill(restart=restart)
         self.end_others()
         if not self.logs.is_open:  # else another node recovers it, and loses nothing
             self.logs.power_cut()
@@ -255,6 +264,23 @@ class SimNode:
         """Ask the node to stop cleanly, as SIGTERM does."""
         if self.node is not None and self._stop is not None:
             self._stop.set()
+
+    def stop_with_all(self) -> None:
+        """Stop as all processes of a machine do when their parent has ended or stops; one that starts ends at once."""
+        if self.node is None:
+            self.kill(restart=False)
+            return
+        self.wanted = False
+        self.call(lambda node: node.serving.members.stop_with(self.world.siblings_of(self)))
+        self.stop()
+
+    def call(self, function: Callable[[Node], None]) -> None:
+        """Let the process call a function of its node, when it is not paused."""
+        node, process = self.node, self.process
+        if node is not None and process is not None and not process.dead:
+            context = copy_context()
+            context.run(PROCESS.set, process)
+            self.world.loop.call_soon(function, node, context=context)
 
     def pause(self) -> bool:
         """Stop the process as SIGSTOP does. Returns False if there is none."""
@@ -319,8 +345,10 @@ class SimNode:
         return self.node is not None and self._stop is not None and not self._stop.is_set()
 
     async def serving(self) -> Node:
-        """Wait until the node serves."""
+        """Wait until the node serves. Raises Violation for an error that its starts would repeat for ever."""
         while self.node is None:
+            if self.world.errors:
+                raise Violation(self.world.errors[0])
             await asyncio.sleep(0.05)
         return self.node
 

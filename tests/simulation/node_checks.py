@@ -33,6 +33,8 @@ UNSETTLED = (
 """Rows that leave the catalog before `end`. A clock that was wrong for a while may have set times days away."""
 REST_CHECKS = 60
 LEFT = re.compile(r"objects of a late upload may be left in the store.* objects=\[([\d, ]*)\]")
+OVER = r"upload starts over with new objects  reason=object {} .*  killed  "
+"""A writer of an object, by its id, that may have been killed before it removed it."""
 TASKS_MAX = 40
 """More than a node without clients has: about 17."""
 LOOK_S = 0.5
@@ -144,8 +146,8 @@ def _is_excused(world: World, plan: Plan, finding: Finding) -> bool:
     """Return whether an object landed after the catalog had forgotten it: by a wrong clock that may be at once.
 
     A rebuild leaves uploads in the store that it has no use for.
-    Its writer removes it, unless the store fails then, which the writer's log says. A file of a table stays
-    (`s3stream/catalog/TABLES.md`).
+    Its writer removes it, unless the store fails then, which the writer's log says, or the writer is killed first. A
+    file of a table stays (`s3stream/catalog/TABLES.md`).
     """
     if plan.goes_back and finding.kind is FindingKind.UNACCOUNTED:
         return True
@@ -156,6 +158,8 @@ def _is_excused(world: World, plan: Plan, finding: Finding) -> bool:
     if parsed is None:
         return parse_table_key(key) is not None
     left = (LEFT.search(line) for line in world.trace.lines)
-    return key in world.store.landed_late or any(
-        found is not None and str(parsed[1]) in found[1].split(", ") for found in left
+    return (
+        key in world.store.landed_late
+        or any(found is not None and str(parsed[1]) in found[1].split(", ") for found in left)
+        or re.search(OVER.format(parsed[1]), "\n".join(world.trace.lines), re.DOTALL) is not None
     )

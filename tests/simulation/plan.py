@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.faults import CLUSTER_FAULTS, FAULTS, NEWER_FAULTS, TABLE_FAULTS
+from tests.simulation.faults import CLUSTER_FAULTS, FAULTS, NEWER_FAULTS, PROCESS_FAULTS, TABLE_FAULTS
 
 COUNTS = (
     "plain",
@@ -31,6 +31,7 @@ COUNTS = (
 OBJECT_LOG_SHARE = 0.25
 RIVAL_SHARE = 0.1
 GOES_BACK_SHARE = 0.1
+PROCESSES_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Plan:
     """Members of a streams group."""
     goes_back: bool = False
     """Put the catalog back to an earlier state at the end of the faults, and rebuild it."""
+    processes: bool = False
+    """The nodes are processes of one machine: a parent starts them, and tells each which other one was killed."""
 
     def lines(self) -> list[str]:
         return [f"{name} = {value}" for name, value in vars(self).items()]
@@ -131,6 +134,9 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
     plan = plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
+    processes = Random(f"plan/processes/{seed}")
+    if plan.nodes > 1 and processes.random() < PROCESSES_SHARE:
+        plan = with_processes(plan)
     return with_going_back(plan) if Random(f"plan/goes back/{seed}").random() < GOES_BACK_SHARE else plan
 
 
@@ -156,10 +162,15 @@ def with_going_back(plan: Plan) -> Plan:
     )
 
 
+def with_processes(plan: Plan) -> Plan:
+    """Return the plan with nodes that are processes of one machine: no second machine has their disks."""
+    return replace(plan, processes=True, faults=[*(kind for kind in plan.faults if kind != "twin"), *PROCESS_FAULTS])
+
+
 def with_nodes(plan: Plan, nodes: int) -> Plan:
     """Return the plan for so many nodes."""
-    faults = [kind for kind in plan.faults if nodes > 1 or kind not in CLUSTER_FAULTS]
-    return replace(plan, nodes=nodes, faults=faults)
+    faults = [kind for kind in plan.faults if nodes > 1 or kind not in {*CLUSTER_FAULTS, *PROCESS_FAULTS}]
+    return replace(plan, nodes=nodes, faults=faults, processes=plan.processes and nodes > 1)
 
 
 def smaller(plan: Plan) -> list[Plan]:
@@ -173,6 +184,9 @@ def smaller(plan: Plan) -> list[Plan]:
         found += [with_nodes(plan, 1), with_nodes(plan, plan.nodes - 1)]
     if plan.goes_back:
         found.append(replace(plan, goes_back=False))
+    if plan.processes:
+        faults = [kind for kind in plan.faults if kind not in PROCESS_FAULTS]
+        found.append(replace(plan, processes=False, faults=faults))
     if plan.object_log:
         found.append(replace(plan, object_log=False))
     if plan.rival:

@@ -17,6 +17,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.s3stream.catalog.deadline import WAIT_COUNTED_S
+from tests.simulation.balancing import quick_balancer
 from tests.simulation.churn import Churn
 from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier
@@ -25,6 +26,7 @@ from tests.simulation.final_checks import check_all
 from tests.simulation.go_back import go_back
 from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory
 from tests.simulation.history import History, TopicPartition, Violation
+from tests.simulation.node import RACKS
 from tests.simulation.node_checks import check_storage, watch_logs
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
@@ -81,9 +83,10 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             delete_delay_ms=plan.delete_delay_ms,
             first_offset=plan.first_offset,
             window_bytes=plan.window_bytes,
-            strict="twin" in plan.faults or (plan.nodes > 1 and plan.seed % 2 == 0),
+            strict="twin" in plan.faults or (plan.nodes > 1 and plan.seed % 2 == 0 and not plan.processes),
             object_log=plan.object_log,
-            moves=not {"move", "drain"}.isdisjoint(plan.faults),
+            moves=plan.nodes > 1,
+            processes=plan.processes,
             nodes=plan.nodes,
         )
         scenario = Scenario(world, plan)
@@ -92,8 +95,8 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
         # A planted bug is in Python's code. Others of the seed's bits decide about fencing and more.
         mode = "off" if plant is not None or plan.seed // 2 % 2 else os.environ.get(VARIABLE) or "auto"
         try:
-            with native_mode(mode), patch.multiple(writer, ATTEMPTS_MAX=10**9, PAUSES_S=(0.5, 2.0)):
-                world.run(scenario.main)  # nodes give up no dead letters
+            with native_mode(mode), patch.object(writer, "PAUSES_S", (0.5, 2.0)), quick_balancer():
+                world.run(scenario.main)
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
@@ -173,6 +176,8 @@ class Scenario:
             if plan.goes_back:
                 world.heal(faults_over=False)
                 await go_back(world)
+                if self.tables is not None:
+                    self.tables.catalog_rebuilt()
                 self._begin_offsets()
             world.heal()
             try:
@@ -235,6 +240,8 @@ class Scenario:
                     f"reader{index}-{topic}-{number}",
                     (topic, number),
                     committed=bool((index + number) % 2),
+                    rack=RACKS[(index + number // 2) % len(RACKS)] if plan.nodes > 1 else "",
+                    beside=[each for each in partitions if each[0] != topic],
                 )
                 for index in range(plan.readers)
                 for topic, number in partitions
@@ -301,7 +308,7 @@ class Scenario:
             wanted = CreatableTopic(
                 name=topic,
                 num_partitions=count,
-                replication_factor=1,
+                replication_factor=self.plan.nodes,
                 configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
             )
             while True:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from anabranch.client.share import ACCEPT, GAP, REJECT, RELEASE, acknowledge_request
 from anabranch.protocol.batch import check_crc, iterate_batches
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.fetch import FetchPartition as ReadPartition
@@ -23,12 +24,6 @@ from anabranch.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from anabranch.protocol.messages.share_acknowledge import (
-    AcknowledgementBatch,
-    AcknowledgePartition,
-    AcknowledgeTopic,
-    ShareAcknowledgeRequest,
-)
 from anabranch.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from anabranch.protocol.records import decode_records
@@ -48,8 +43,6 @@ DEAD: Final = "dlq.share"
 """Dead-letter topic. Nodes create it with the first dead letter."""
 DEAD_S: Final = 60.0
 """Time within which all dead letters are written, without faults."""
-GAP, ACCEPT, RELEASE, REJECT = range(4)
-"""Types of acknowledgements."""
 REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 
 
@@ -339,30 +332,12 @@ class ShareConsumer:
         by_place: dict[TopicPartition, list[Delivery]] = {}
         for each in deliveries:
             by_place.setdefault(each.where, []).append(each)
-        request = ShareAcknowledgeRequest(
-            group_id=self.shares.group,
-            member_id=self.member_id,
-            share_session_epoch=self.session_epochs[node.node_id],
-            topics=[
-                AcknowledgeTopic(
-                    topic_id=self._id_of(topic),
-                    partitions=[
-                        AcknowledgePartition(
-                            partition_index=index,
-                            acknowledgement_batches=[
-                                AcknowledgementBatch(
-                                    first_offset=each.offset, last_offset=each.offset, acknowledge_types=[kinds[each]]
-                                )
-                                for each in by_place[topic, index]
-                            ],
-                        )
-                        for name, index in by_place
-                        if name == topic
-                    ],
-                )
-                for topic in dict.fromkeys(name for name, _ in by_place)
-            ],
-        )
+        runs = {
+            (self._id_of(topic), index): [(each.offset, each.offset, kinds[each]) for each in found]
+            for (topic, index), found in by_place.items()
+        }
+        epoch = self.session_epochs[node.node_id]
+        request = acknowledge_request(self.shares.group, self.member_id, epoch, runs)
         for_good = [each for each in deliveries if kinds[each] in {ACCEPT, REJECT}]
         unsure = {(each.where, each.offset) for each in for_good}
         self.shares.unsure |= unsure

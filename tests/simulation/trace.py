@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,8 @@ import structlog
 import anabranch.broker.app.tables as tables_module
 import anabranch.broker.cluster.membership.node_log as node_log_module
 import anabranch.broker.kafka.partitions.record_work
+import anabranch.broker.kafka.topics.replicas as replicas_module
+import anabranch.broker.kafka.topics.tails as tails_module
 import anabranch.broker.node.net.server as server_module
 import anabranch.s3stream.catalog.database
 import anabranch.tables.upkeep.columns as columns_module
@@ -41,8 +43,15 @@ SMALLER: Mapping[tuple[ModuleType, str], object] = {
     (committer_module, "EXPIRY_PAUSE_MS"): 5_000,
     (commit_module, "SCRATCH_BYTES_MAX"): 16 << 10,
     (abandoned_module, "LOOK_MS"): 5_000,
+    (replicas_module, "RETURNED_S"): 6.0,
 }
-"""Values of names while a run lasts: such little data would not meet the bounds of the upkeep of tables."""
+"""Values of names while a run lasts: so little data, and so short a time, would not meet others."""
+TAILS: Mapping[str, Sequence[float]] = {
+    "ANSWER_BYTES_MAX": (3_000, 16_000, 64_000),
+    "WINDOWS_BYTES_MAX": (16_000, 64_000, 1_000_000),
+    "PAUSE_S": (0.005, 0.05, 0.3),
+}
+"""Values that the seed chooses from: some answers have a part of what there is, and readers fall behind windows."""
 
 UNTRACED = {"seconds", "event", "level", "timestamp", "recovered_bytes_per_s", "native"}
 
@@ -100,7 +109,12 @@ def patched(world: "World") -> Iterator[None]:
     }
     for module in threads:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]
-    values = {**SMALLER, (tables_module, "ColumnProcess"): partial(SimColumns, world.registry)}
+    choose = world.random("tails").choice
+    values = {
+        **SMALLER,
+        **{(tails_module, name): choose(choices) for name, choices in TAILS.items()},
+        (tables_module, "ColumnProcess"): partial(SimColumns, world.registry),
+    }
     replaced = {(module, name): vars(module)[name] for module, name in values}
     for (module, name), value in values.items():
         vars(module)[name] = value

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.simulation.balancing import Balancing
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.columns import SimRegistry
 from tests.simulation.loop import SimLoop, Stuck
@@ -33,6 +34,7 @@ class World:
         strict: bool = False,
         object_log: bool = False,
         moves: bool = False,
+        processes: bool = False,
         nodes: int = 1,
     ) -> None:
         """Create it; `delete_delay_ms` also bounds how late a PUT lands, new partitions begin at `first_offset`.
@@ -47,7 +49,9 @@ class World:
         self.strict = strict
         self.object_log = object_log
         self.moves = moves
-        """True if partitions move by order."""
+        """True if partitions move by orders of people or of the balancer."""
+        self.processes = processes
+        """True if the nodes are processes of one machine, started by a parent."""
         self.folder = folder
         self.loop = SimLoop(self.random("threads"))
         self.network = Network(self.loop, self.random("network"))
@@ -55,6 +59,7 @@ class World:
         self.store.late_s_max = 0.7 * min(delete_delay_ms, PREPARE_TTL_MS / 2) / 1000
         self.catalog_faults = CatalogFaults()
         self.registry = SimRegistry()
+        self.balancing = Balancing(self)
         self.nodes = [SimNode(self, node_id) for node_id in range(1, nodes + 1)]
         self.rival = SimNode(self, 1, "rival", "rival.db")
         """A node of another cluster of the same name, which uses the same store."""
@@ -85,6 +90,16 @@ class World:
     def node(self, node_id: int) -> SimNode:
         """Return a node by its id."""
         return self.nodes[node_id - 1]
+
+    def siblings_of(self, node: SimNode) -> frozenset[int]:
+        """Return the ids of the other nodes."""
+        return frozenset(each.node_id for each in self.nodes if each is not node)
+
+    def parent_notes(self, ended: SimNode) -> None:
+        """Let the parent tell the other processes that one was killed."""
+        for node in self.nodes:
+            if node is not ended:
+                node.call(lambda other: other.upkeep.failover.note_ended(ended.node_id))
 
     def note(self, event: str, **fields: object) -> None:
         """Add a line to the trace."""

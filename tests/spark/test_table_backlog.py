@@ -31,7 +31,7 @@ from anabranch.tables.upkeep.commit import TableCommits
 from anabranch.tables.upkeep.data_files import MadeFile
 from anabranch.tables.upkeep.plan import PartitionFacts
 from tests.spark.programs import program
-from tests.support.events import QUIET, Event, committed_records, create_topic
+from tests.support.events import QUIET, Event, committed_records, create_topic, wait_stable
 from tests.support.node import running_node
 from tests.support.tables import created_slowly, own_committer, read_table, records_of, sent
 
@@ -101,6 +101,7 @@ def transact(servers: str, topic: str, name: str, *, commit: bool | None) -> Pro
     producer.flush(30)
     if commit is not None:
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        wait_stable(servers, topic)
     return producer
 
 
@@ -124,6 +125,7 @@ async def test_rows_are_what_a_consumer_reads_and_the_next_run_has_nothing_to_do
     assert summary.files > 2, "several files of a partition"
     assert (summary.errors, summary.overtaken, summary.commits) == (0, 0, 1)
     await asyncio.to_thread(opened.abort_transaction, 30)
+    await asyncio.to_thread(wait_stable, backlog.node.bootstrap, "exact")
     await backlog.node.serving.storage.flush()
     assert rows == [each for at, each in enumerate(await backlog.consumed("exact")) if at % 20 < 15]
     await SparkTable(spark, backlog.location, "exact").run()

@@ -19,7 +19,7 @@ from anabranch.compaction.service import CompactionService
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.schema import streams
-from anabranch.s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
+from anabranch.s3stream.catalog.values import CompactionCommit, OpenStream, StreamTransfer, TopicInfo, UploadCommit
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.model import (
     NewObject,
@@ -53,6 +53,14 @@ async def hand_over(catalog: Catalog, stream_ids: Sequence[int], leader: int) ->
     """Do what lets another node open streams: their owner has released them, and `leader` leads them."""
     released = streams.update().where(streams.c.stream_id.in_(stream_ids)).values(node_id=-1, wal_id="", leader=leader)
     await catalog._database.write(lambda connection: connection.execute(released).close())  # noqa: SLF001
+
+
+async def transfer(catalog: Catalog, wanted: StreamTransfer) -> OpenStream:
+    """Transfer a stream; raises the error that it is answered with."""
+    (answer,) = await catalog.transfer_streams([wanted])
+    if isinstance(answer, OpenStream):
+        return answer
+    raise answer
 
 
 class CatalogNode:
@@ -352,10 +360,10 @@ async def sqlite_catalog(folder: Path) -> AsyncIterator[Catalog]:
 
 
 @contextlib.asynccontextmanager
-async def opened_catalog(url: str) -> AsyncIterator[Catalog]:
+async def opened_catalog(url: str, *, new_id: bytes | None = None) -> AsyncIterator[Catalog]:
     """An open catalog."""
     catalog = Catalog(url)
-    await catalog.open(cluster=CLUSTER)
+    await catalog.open(cluster=CLUSTER, new_id=new_id)
     try:
         yield catalog
     finally:

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
@@ -12,6 +20,8 @@ from tests.support.waiting import wait_until
 
 QUIET = {"log_level": 3}
 TIMEOUT_S = 30
+MOVING = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
+"""Errors of a partition that moves to another node at the moment."""
 
 
 class Event(NamedTuple):
@@ -24,11 +34,13 @@ class Event(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def create_topic(servers: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-    """Create a topic that keeps its records however old their timestamps are."""
+def create_topic(
+    servers: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, factor: int = 1
+) -> None:
+    """Create a topic that keeps its records however old their timestamps are; a `factor` of -1 is the brokers'."""
     admin = AdminClient({"bootstrap.servers": servers, **QUIET})
     for done in admin.create_topics(
-        [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(configs or {})})]
+        [NewTopic(topic, partitions, factor, config={"retention.ms": "-1", **(configs or {})})]
     ).values():
         done.result(TIMEOUT_S)
 
@@ -97,7 +109,7 @@ def committed_records(servers: str, topic: str, *, wait: bool = True) -> list[tu
     Without `wait`, those that can be read now: brokers answer the end of a transaction before its markers are written.
     """
     if wait:
-        wait_until(lambda: _ends(servers, topic, committed=True) == _ends(servers, topic), "no transaction is open")
+        wait_stable(servers, topic)
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "unused", "enable.partition.eof": True,
          "isolation.level": "read_committed", **QUIET}
@@ -119,6 +131,21 @@ def committed_records(servers: str, topic: str, *, wait: bool = True) -> list[tu
         return sorted(rows, key=lambda row: row[0])
     finally:
         consumer.close()
+
+
+def wait_stable(servers: str, topic: str) -> None:
+    """Wait until no transaction is open in the topic, and the markers of those that have ended are written."""
+    wait_until(lambda: is_stable(servers, topic), "no transaction is open")
+
+
+def is_stable(servers: str, topic: str) -> bool:
+    """Return True if no transaction is open in the topic; False also while one of its partitions moves."""
+    try:
+        return _ends(servers, topic, committed=True) == _ends(servers, topic)
+    except KafkaException as error:
+        if error.args[0].code() not in MOVING:
+            raise
+        return False
 
 
 def _ends(servers: str, topic: str, *, committed: bool = False) -> list[int]:

@@ -6,6 +6,7 @@
 Its topics have a partition for each state that a leader can be in.
 """
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,9 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.peers.members import Member, Members
+from anabranch.broker.node.settings.stores import make_stores
 from anabranch.s3stream.catalog.values import NewTopic, NodeListener
+from anabranch.s3stream.maintain.claim import claim_store
 from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import CLUSTER, HOUR_MS, opened_catalog, topic_id_of
 from tests.support.node import running_node, settings_for
@@ -40,7 +43,8 @@ async def node_of_many(folder: Path) -> AsyncIterator[Node]:
     """Node 2, beside the living nodes 1 and 3 and the dead node 4. All partitions that a node leads it has open."""
     (folder / "data").mkdir()
     wanted = {"node_id": OWN_ID, "cluster": CLUSTER, "rack": "b"}
-    async with opened_catalog(settings_for(folder, **wanted).catalog_url) as catalog:
+    settings = settings_for(folder, **wanted)
+    async with opened_catalog(settings.catalog_url, new_id=bytes(range(16))) as catalog:
         created = await catalog.create_topics(
             [
                 NewTopic(name, topic_id_of(name[::-1]), len(LEADERS), {}, internal=name != "t", leaders=LEADERS)
@@ -53,6 +57,10 @@ async def node_of_many(folder: Path) -> AsyncIterator[Node]:
             owner = StreamOwner(node_id, registered.epoch, f"{node_id:016x}")
             opening = [topic.partitions[index].stream_id for topic in created if not isinstance(topic, Exception)]
             await catalog.open_streams(opening, owner)
+        for store in make_stores(settings, random.Random(0)).values():  # as they have done before they registered
+            await store.open()
+            await claim_store(store, CLUSTER, catalog.identity())
+            await store.close()
     async with AsyncExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "BEATS_MISSED", 0)  # it need not wait at its start for nodes that never beat

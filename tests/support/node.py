@@ -56,6 +56,7 @@ TEST_DEFAULTS: dict[str, object] = {
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
     "topic_retention_ms": -1,  # records of tests have fixed timestamps
+    "cluster_balancer": False,  # tests place partitions themselves
     # Creating, opening and recovering the 50 of the defaults takes longer than most tests do.
     "group_offsets_partitions": 4,
     "transaction_state_partitions": 4,
@@ -86,17 +87,24 @@ async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wanted: object) -> AsyncIterator[list[Node]]:
-    """Run nodes 1, 2, ... of one cluster in this loop. Each knows that all live. By default on SQLite."""
+    """Run nodes 1, 2, ... of one cluster in this loop. Each knows that all live. By default on SQLite.
+
+    `rack` may be a tuple, with a rack for each node.
+    """
     shared = {
         "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
         "objects_path": folder / "objects",
         **wanted,
     }
+    racks = wanted.get("rack")
+    own = [{"rack": rack} for rack in racks] if isinstance(racks, tuple) else [{}] * count
     async with AsyncExitStack() as stack:
         with _quick_acquaintance():
             nodes = [
-                await stack.enter_async_context(running_node(folder / str(node_id), node_id=node_id, **shared))
-                for node_id in range(1, count + 1)
+                await stack.enter_async_context(
+                    running_node(folder / str(node_id), node_id=node_id, **{**shared, **each})
+                )
+                for node_id, each in enumerate(own, 1)
             ]
             await until(
                 lambda: all(len(node.serving.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01
@@ -125,6 +133,9 @@ class NodeProcess:
     alive: Final["set[NodeProcess]"] = set()
     """Running nodes, to be printed when a test hangs."""
 
+    serving_event = "serving"
+    """Line of the log with which clients can connect."""
+
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
         self.settings: dict[str, object] = {
             "data_dir": tmp_path / "data",
@@ -141,6 +152,8 @@ class NodeProcess:
         """Lines of its standard error, over all restarts."""
         self.new_interpreter = False
         """Need of the next start of one, to inherit something of this thread; see `tests.support.forked`."""
+        self.environment: dict[str, str] = {}
+        """Further variables of its next start."""
         self.host = "127.0.0.1"
         self.port = 0
         self.admin = ""
@@ -196,6 +209,7 @@ class NodeProcess:
         for name, value in self.settings.items():
             command += [flags[name], str(value)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        environment |= self.environment
         self._said.clear()
         self._serves = False
         self._process = command_process(command, environment, new_interpreter=self.new_interpreter)
@@ -263,9 +277,9 @@ class NodeProcess:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Log lines with that event."""
-        found = []
+        found, quoted = [], json.dumps(event)
         for line in list(self.lines):
-            if line.startswith("{"):
+            if line.startswith("{") and quoted in line:
                 record = json.loads(line)
                 if record.get("event") == event:
                     found.append(record)
@@ -311,16 +325,18 @@ class NodeProcess:
         self.alive.discard(self)
         return code
 
+    def _note_serving(self, record: dict[str, Any]) -> None:
+        self.host, port = record["address"].rsplit(":", 1)
+        self.port = self.settings["port"] = int(port)
+        self.admin = record["admin"]
+
     def _read(self, process: ForkedProcess | subprocess.Popen[str]) -> None:
         assert process.stderr is not None, "standard error is not a pipe"
         with process.stderr as lines:
             for line in lines:
                 self.lines.append(line.rstrip("\n"))
-                if '"event": "serving"' in line:
-                    record = json.loads(line)
-                    self.host, port = record["address"].rsplit(":", 1)
-                    self.port = self.settings["port"] = int(port)
-                    self.admin = record["admin"]
+                if f'"event": "{self.serving_event}"' in line:
+                    self._note_serving(json.loads(line))
                     self._serves = True
                     self._said.set()
         self._said.set()

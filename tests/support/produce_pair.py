@@ -38,6 +38,7 @@ TOPICS: Final = {
     "lz4": {"compression.type": "lz4"},
     "stamped": {"message.timestamp.type": "LogAppendTime"},
     "compacted": {"cleanup.policy": "compact"},
+    "measured": {"max.decompressed.message.bytes": "100"},
     "timely": {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "100000"},
 }
 PARTITIONS: Final = 3
@@ -214,6 +215,7 @@ class Side:
             "partitions": partitions,
             "requests": dict(node.serving.requests),
             "failures": node.serving.request_failures,
+            "traffic": {rack: dict(each.received) for rack, each in node.ports.clients.traffic.racks.items()},
             "answered": {key: (each.count, sum(each.buckets)) for key, each in node.ports.clients.latency.items()},
             "held": (
                 node.ports.clients.bytes_held,

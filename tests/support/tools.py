@@ -152,6 +152,12 @@ def share_client() -> Path:
     return program if program.is_file() else missing("the program of a share consumer in Go")
 
 
+def rack_client() -> Path:
+    """The program of two consumers in Go."""
+    program = go_program("rack-client")
+    return program if program.is_file() else missing("the program of consumers in Go")
+
+
 def site(program: str) -> Path:
     """A program of the environment that builds the documentation's site."""
     return _in_environment("site", program)

@@ -144,6 +144,27 @@ def doubling_json() -> pa.StructType:
     return json_schema_type(json.dumps({"$ref": "#/$defs/l0", "$defs": levels | last}))
 
 
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "object"}, "the schema must have properties, which are the columns"),
+        ({"type": "string"}, "the schema must have properties, which are the columns"),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}}, "#/$defs/a: the schema has nothing there"),
+        (
+            {"properties": {"a": {"$ref": "#/properties/a/type/b"}}},
+            "#/properties/a/type/b: the schema has nothing there",
+        ),
+        ({"properties": {"a": {"$ref": "#"}}}, "# contains itself, which a table cannot"),
+        ({"properties": {"a": {"$ref": "other.json"}}}, "other.json: only references inside the schema are followed"),
+    ],
+    ids=str,
+)
+def test_a_json_schema_that_makes_no_columns_is_refused_with_the_reason(schema: object, reason: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        json_schema_type(json.dumps(schema))
+    assert str(caught.value).endswith(reason)
+
+
 def doubling_avro() -> pa.StructType:
     schema: Any = "int"
     for at in reversed(range(DOUBLINGS)):

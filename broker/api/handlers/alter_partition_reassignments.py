@@ -1,15 +1,18 @@
 """AlterPartitionReassignments (KIP-455): orders partitions to other nodes, and cancels such orders.
 
-A partition has one replica, its leader, so a reassignment names one node. Kafka's refusals are made with Kafka's
+A leader that is among the new replicas stays, and the others change at once, since there is nothing to copy. Otherwise
+the first of them that lives is to lead, and the replicas change when it does. Kafka's refusals are made with Kafka's
 messages. Partitions are refused one by one; the others are ordered together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.api.handlers.topic_checks import check_replicas
+from anabranch.broker.api.handlers.leadership import NO_LEADER
+from anabranch.broker.api.handlers.topic_checks import check_replicas, first_living, registered_ids
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.move_requests import Place
@@ -22,6 +25,7 @@ from anabranch.protocol.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from anabranch.s3stream.catalog.schema import REPLICAS_SINCE
 from anabranch.s3stream.catalog.values import MoveReason
 from anabranch.s3stream.errors import NodeUnavailable, StorageError
 
@@ -31,7 +35,11 @@ async def handle(
 ) -> AlterPartitionReassignmentsResponse:
     """Answer each partition by itself, when the orders are given. They are carried out afterwards."""
     wanted: dict[Place, int] = {}
+    replicas: dict[Place, Sequence[int]] = {}
     cancelled: list[Place] = []
+    registered: Collection[int] = ()
+    with suppress(StorageError):  # then the orders fail as well
+        registered = await registered_ids(serving)
     responses = []
     for topic in request.topics:
         partitions = []
@@ -39,19 +47,23 @@ async def handle(
             place = Place(topic.name, requested.partition_index)
             code, message = ErrorCode.NONE, None
             try:
-                _check(serving, place, requested, may_change_factor=request.allow_replication_factor_change)
+                target = _target(
+                    serving, place, requested, registered, may_change_factor=request.allow_replication_factor_change
+                )
             except KafkaError as error:
                 code, message = error.code, error.message or None
             else:
                 if requested.replicas is None:
                     cancelled.append(place)
                 else:
-                    wanted[place] = requested.replicas[0]
+                    wanted[place] = target
+                    if len(requested.replicas) > 1 or serving.move_requests.info(place).replicas:
+                        replicas[place] = requested.replicas
             partitions.append(
                 ReassignablePartitionResponse(partition_index=place.partition, error_code=code, error_message=message)
             )
         responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
-    code, message = await _order(serving, wanted, cancelled)
+    code, message = await _order(serving, wanted, replicas, cancelled)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=code,
@@ -61,11 +73,13 @@ async def handle(
     )
 
 
-async def _order(serving: Serving, wanted: dict[Place, int], cancelled: list[Place]) -> tuple[ErrorCode, str | None]:
+async def _order(
+    serving: Serving, wanted: dict[Place, int], replicas: dict[Place, Sequence[int]], cancelled: list[Place]
+) -> tuple[ErrorCode, str | None]:
     """Give and cancel orders. Returns the error of the whole request."""
     try:
         if wanted:
-            await serving.move_requests.request(wanted, MoveReason.REASSIGNMENT)
+            await serving.move_requests.request(wanted, MoveReason.REASSIGNMENT, replicas)
         if cancelled:
             await serving.move_requests.cancel(cancelled)
     except KafkaError as error:  # a topic was deleted meanwhile
@@ -77,7 +91,15 @@ async def _order(serving: Serving, wanted: dict[Place, int], cancelled: list[Pla
     return ErrorCode.NONE, None
 
 
-def _check(serving: Serving, place: Place, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
+def _target(
+    serving: Serving,
+    place: Place,
+    requested: ReassignablePartition,
+    registered: Collection[int],
+    *,
+    may_change_factor: bool,
+) -> int:
+    """Return the node that is to lead a partition; NO_LEADER to cancel its order. Raises KafkaError."""
     topic = serving.topics.get(place.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {place.topic}.")
@@ -89,21 +111,27 @@ def _check(serving: Serving, place: Place, requested: ReassignablePartition, *, 
     if requested.replicas is None:
         if info.order is None or info.order.failure:
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
-        return
-    stays = list(requested.replicas) == [info.leader]
+        return NO_LEADER
+    present = info.replicas_with(info.leader)
+    stays = tuple(requested.replicas) == present == (info.leader,)
     if stays and info.leader not in serving.members.draining:  # where it is, dead or alive
-        return
-    check_replicas(serving, requested.replicas)
-    if len(requested.replicas) > 1:
-        if not may_change_factor:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor is changed from 1 to {len(requested.replicas)}",
-            )
+        return info.leader
+    check_replicas(serving, requested.replicas, registered=registered)
+    level = serving.catalog.level
+    if len(requested.replicas) > 1 and level < REPLICAS_SINCE:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "A partition has one replica, its leader, since the object store keeps the data: name one broker.",
+            f"Partition {place} gets no further replicas below level {REPLICAS_SINCE} of the cluster, which has "
+            f"{level}: `anabranch cluster upgrade` raises it.",
         )
+    if len(requested.replicas) != len(present) and not may_change_factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(present)} to {len(requested.replicas)}",
+        )
+    if info.leader in requested.replicas and serving.members.get(info.leader) is not None:
+        return info.leader
+    return first_living(serving, requested.replicas, place.partition)
 
 
 def refusal(request: AlterPartitionReassignmentsRequest, _version: int) -> AlterPartitionReassignmentsResponse:

@@ -11,7 +11,7 @@ from anabranch.broker.api.handlers.share_protocol import ask, check_share_protoc
 from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.share.creator import outcome
 from anabranch.broker.kafka.groups.share.requests import AlterOffsets, StatesCreated, StatesToCreate
 from anabranch.broker.node.net.exchange import Exchange

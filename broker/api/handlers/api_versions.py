@@ -8,6 +8,7 @@ from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.traffic import rack_in
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import (
     KEY,
@@ -51,6 +52,8 @@ def answer(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) ->
     if exchange.api_version >= SOFTWARE_SINCE:
         exchange.connection.software_name = request.client_software_name
         exchange.connection.software_version = request.client_software_version
+    if rack := rack_in(exchange.client_id):
+        exchange.connection.enter_rack(rack)
     supported = serving.features.supported
     return ApiVersionsResponse(
         api_keys=serving.advertised_apis,

@@ -10,8 +10,7 @@ from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
-from anabranch.broker.kafka.groups.consumer.records import by_topic
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition, by_topic
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.consumer_group_describe import (
@@ -71,12 +70,11 @@ def _member(serving: Serving, group: ConsumerGroup, member: ConsumerMember) -> M
 
 def _assignment(serving: Serving, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
     """Build an assignment with the names of topics. Deleted topics are left out."""
-    topics = []
-    for topic_id, found in by_topic(partitions):
-        topic = serving.topics.get(topic_id)
-        if topic is not None:
-            numbers = [partition for _, partition in found]
-            topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))
+    topics = [
+        TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=indexes)
+        for topic_id, indexes in by_topic(partitions)
+        if (topic := serving.topics.get(topic_id)) is not None
+    ]
     return Assignment(topic_partitions=topics)
 
 

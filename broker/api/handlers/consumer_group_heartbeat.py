@@ -11,15 +11,9 @@ from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS
-from anabranch.broker.kafka.groups.consumer.heartbeat import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
-    TopicFilter,
-)
-from anabranch.broker.kafka.groups.consumer.records import by_topic
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse, TopicFilter
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, by_topic
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.consumer_group_heartbeat import (
@@ -136,8 +130,7 @@ def _response(answer: ConsumerHeartbeatResponse, heartbeat_interval_ms: int) -> 
     assignment = None
     if answer.assignment is not None:
         topics = [
-            TopicPartitions(topic_id=topic_id, partitions=[partition for _, partition in partitions])
-            for topic_id, partitions in by_topic(answer.assignment)
+            TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in by_topic(answer.assignment)
         ]
         assignment = Assignment(topic_partitions=topics)
     return ConsumerGroupHeartbeatResponse(

@@ -1,10 +1,10 @@
 """CreatePartitions: add partitions to topics.
 
-An assignment names any number of registered nodes, the same for all new partitions. The first living one is to lead.
+An assignment names as many registered nodes as the topic's partitions have replicas. The first living one is to lead.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from anabranch.broker.api.access.caller import Caller
@@ -77,6 +77,7 @@ async def _grow(
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
     serving.topics.new_creation().check_room(requested.count - before)
     leaders: list[int] | None = None
+    replicas: list[Sequence[int]] | None = None
     if requested.assignments is not None:
         if len(requested.assignments) != requested.count - before:
             raise KafkaError(
@@ -85,14 +86,16 @@ async def _grow(
                 f"{len(requested.assignments)} assignment(s) were specified.",
             )
         registered = await registered_ids(serving)
-        leaders = []
+        leaders, replicas = [], []
+        factor = len(topic.info.partitions[0].replicas) or 1
         for index, assignment in enumerate(requested.assignments, before):
-            check_replicas(serving, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
+            check_replicas(serving, assignment.broker_ids, factor, registered)
+            replicas.append(assignment.broker_ids)
             leaders.append(first_living(serving, assignment.broker_ids, index))
     if quota is not None:
         quota.record(requested.count - before)
     if not validate_only:
-        await serving.topic_commands.grow(requested.name, requested.count, leaders)
+        await serving.topic_commands.grow(requested.name, requested.count, leaders, replicas)
 
 
 def guard(caller: Caller, request: CreatePartitionsRequest) -> Verdict:

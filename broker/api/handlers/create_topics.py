@@ -2,8 +2,8 @@
 
 Replication factors up to the number of registered nodes are accepted, dead ones included, or any factor if
 `topic.any_replication_factor` is set. So are assignments to registered nodes, of which the first living one is to lead.
-A partition has one replica all the same, its leader: durability comes from the object store and the log, not from
-replicas.
+Replicas serve reads, and lead rather than other nodes: durability comes from the object store and the log, whatever
+their number.
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ async def handle(serving: Serving, request: CreateTopicsRequest, exchange: Excha
                 name=spec.name,
                 error_message=None,
                 num_partitions=spec.partitions,
-                replication_factor=1,
+                replication_factor=spec.factor,
                 configs=_described(serving, _configs(topic)),
             )
     if not request.validate_only:
@@ -88,7 +88,8 @@ async def _create(serving: Serving, specs: Sequence[TopicSpec], results: dict[st
         if isinstance(answer, KafkaError):
             results[spec.name] = _failure(spec.name, answer.code, answer.message)
         else:
-            results[spec.name] = replace(results[spec.name], topic_id=answer.topic_id)
+            factor = len(answer.info.partitions[0].replicas) or 1  # below the level of replicas one
+            results[spec.name] = replace(results[spec.name], topic_id=answer.topic_id, replication_factor=factor)
 
 
 def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
@@ -101,11 +102,17 @@ def _checked(
 ) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(requested.name)
-    leaders = _assigned_leaders(serving, requested, registered) if requested.assignments else None
-    partitions = _partitions(serving, requested, len(registered)) if leaders is None else len(leaders)
+    leaders: Sequence[int] | None = None
+    replicas: Sequence[Sequence[int]] | None = None
+    if requested.assignments:
+        replicas = _assigned(serving, requested, registered)
+        leaders = [first_living(serving, node_ids, index) for index, node_ids in enumerate(replicas)]
+        partitions, factor = len(replicas), len(replicas[0])
+    else:
+        partitions, factor = _partitions(serving, requested), _factor(serving, requested, len(registered))
     internal = requested.name in INTERNAL_TOPICS
     configs = check_topic_configs(_configs(requested), serving.settings, internal=internal)
-    spec = TopicSpec(requested.name, partitions, configs, internal, leaders)
+    spec = TopicSpec(requested.name, partitions, configs, internal, leaders, replicas, factor)
     creation.check_room(spec.partitions)
     return spec
 
@@ -114,10 +121,15 @@ def _configs(requested: CreatableTopic) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(serving: Serving, requested: CreatableTopic, nodes: int) -> int:
-    """Return the number of partitions. Raises Kafka's errors for an invalid one, or an invalid replication factor."""
+def _partitions(serving: Serving, requested: CreatableTopic) -> int:
+    """Return the number of partitions. Raises INVALID_PARTITIONS."""
     if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    return serving.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+
+
+def _factor(serving: Serving, requested: CreatableTopic, nodes: int) -> int:
+    """Return the replication factor, which `nodes` limits. Raises INVALID_REPLICATION_FACTOR."""
     factor = requested.replication_factor
     if factor < -1 or factor == 0:
         raise KafkaError(
@@ -130,11 +142,11 @@ def _partitions(serving: Serving, requested: CreatableTopic, nodes: int) -> int:
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
             f"reached because only {nodes} broker(s) are registered.",
         )
-    return serving.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+    return min(serving.settings.topic.replication_factor if factor == -1 else factor, nodes)
 
 
-def _assigned_leaders(serving: Serving, requested: CreatableTopic, registered: Collection[int]) -> Sequence[int]:
-    """Return the wanted leader of each partition. Raises Kafka's errors for invalid assignments."""
+def _assigned(serving: Serving, requested: CreatableTopic, registered: Collection[int]) -> Sequence[Sequence[int]]:
+    """Return the wanted replicas of each partition. Raises Kafka's errors for invalid assignments."""
     if requested.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -145,22 +157,23 @@ def _assigned_leaders(serving: Serving, requested: CreatableTopic, registered: C
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    leaders: dict[int, int] = {}
+    replicas: dict[int, Sequence[int]] = {}
     factor: int | None = None
     for assignment in requested.assignments:
-        if assignment.partition_index in leaders:
+        if assignment.partition_index in replicas:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
         check_replicas(serving, assignment.broker_ids, factor, registered)
         factor = len(assignment.broker_ids)
-        leaders[assignment.partition_index] = first_living(serving, assignment.broker_ids, assignment.partition_index)
-    if leaders.keys() != set(range(len(leaders))):
+        first_living(serving, assignment.broker_ids, assignment.partition_index)
+        replicas[assignment.partition_index] = assignment.broker_ids
+    if replicas.keys() != set(range(len(replicas))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    return [leaders[index] for index in range(len(leaders))]
+    return [replicas[index] for index in range(len(replicas))]
 
 
 def _described(serving: Serving, configs: Mapping[str, str | None]) -> list[CreatableTopicConfigs]:

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
+"""DescribeTopicPartitions (KIP-966): topics page by page."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ def _partition(serving: Serving, listener: str, topic: Topic, index: int) -> Des
         leader_id=found.leader.node_id if found.leader is not None and is_reached else NO_LEADER,
         leader_epoch=found.leader_epoch,
         replica_nodes=found.replicas,
-        isr_nodes=found.replicas,
+        isr_nodes=found.in_sync_replicas,
         eligible_leader_replicas=(),
         last_known_elr=(),
         offline_replicas=found.offline_replicas,

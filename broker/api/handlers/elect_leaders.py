@@ -218,7 +218,8 @@ def refusal(request: ElectLeadersRequest, _version: int) -> ElectLeadersResponse
 def _changes(_request: ElectLeadersRequest, response: ElectLeadersResponse) -> Iterable[Change]:
     for topic in response.replica_election_results:
         for each in topic.partition_result:
-            yield Change("TOPIC", f"{topic.topic}-{each.partition_id}", each.error_code)
+            if each.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                yield Change("TOPIC", f"{topic.topic}-{each.partition_id}", each.error_code)
 
 
 API = declare(ElectLeadersRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

@@ -5,6 +5,12 @@ cache. If they are enough, the request is answered at once; otherwise it listens
 repeats the pass when enough was appended or its time is over. Only data that has to be loaded makes it a coroutine. If
 the wait ends first, its loads continue into the cache.
 
+A partition that another node leads is read as far as this node is a replica of it: from objects, after a look at the
+catalog about once a second, and where these end, from the tail that the leader tells this node. A leader names a
+replica in the client's rack (KIP-392) instead of data that it has in objects only, and instead of newer data if the
+replica follows. Where the replica's knowledge ends, it names the leader in the same way: by an error franz-go and
+KafkaJS would not go back to it.
+
 A request also waits for partitions that this node is still opening, unless it has data from other partitions.
 
 Batches are sent as the buffers that they are read into, without a copy.
@@ -17,23 +23,29 @@ is kept while any of its offsets is past the start, or a cache may hold its reco
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from anabranch.broker.api.access.caller import caller_of
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
+from anabranch.broker.api.handlers.leadership import find_leadership
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.topics.parking import PARKED_S
+from anabranch.broker.kafka.topics.replicas import FRESH_S, NEW_S, PlacedPartition, RackReader, ReplicaPartition
+from anabranch.broker.kafka.topics.tail_partition import TailPartition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from anabranch.s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
 from anabranch.s3stream.model import StreamBatch
 
+REPLICAS_SINCE = 11
+"""First version of clients that know replicas."""
 COLD_WAIT_MS_MIN = 500
 """Minimum wait for data that has to be loaded, whatever the client's max wait."""
 
@@ -48,8 +60,12 @@ def handle(
         plan = serving.fetch_sessions.plan(request, exchange.api_version, serving.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    if request.rack_id and request.rack_id != exchange.connection.traffic.rack:
+        exchange.connection.enter_rack(request.rack_id)
     call = _FetchCall(serving, request, exchange, plan)
     call.read_cached()
+    if call.outdated or call.ends:
+        return call.refresh_and_respond()
     if call.cold:
         return call.load_and_respond()
     if call.is_enough:
@@ -81,10 +97,15 @@ class _FetchCall:
         "_denied",
         "_exchange",
         "_failed",
+        "_is_last_look",
+        "_may_follow",
+        "_may_refresh",
         "_min_bytes",
         "_opening",
         "_plan",
+        "_reader",
         "_reads",
+        "_redirected",
         "_request",
         "_scheduled",
         "_seen",
@@ -93,6 +114,8 @@ class _FetchCall:
         "_timer",
         "_unchanged",
         "cold",
+        "ends",
+        "outdated",
     )
 
     def __init__(self, serving: Serving, request: FetchRequest, exchange: Exchange, plan: FetchPlan) -> None:
@@ -112,10 +135,24 @@ class _FetchCall:
         """True if this node is still opening a partition, and nothing else has failed: worth a wait."""
         self.cold: list[PartitionRead] = []
         """Partitions whose data has to be loaded."""
+        self.outdated: list[int] = []
+        """Streams of other nodes that have to be looked at in the catalog."""
+        self.ends: dict[int, int] = {}
+        """Streams of other nodes that are to be followed, from these offsets on: objects end there."""
+        self._may_refresh = self._may_follow = True
+        self._is_last_look = request.max_wait_ms <= 0
+        """True if the request is answered after this pass, whatever it brings."""
+        self._reader: RackReader | None = None
+        if request.rack_id and serving.settings.fetch.replica_selector != "leader":
+            connection = exchange.connection
+            name = f"{connection.host} {connection.port}"  # many consumers may have one client id
+            self._reader = RackReader(name, request.rack_id, exchange.listener, exchange.started)
+        self._redirected = False
+        """True if the client shall read a partition from another node."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._bytes_grown = 0
-        self._seen: dict[Partition, int] = {}
+        self._seen: dict[Partition | TailPartition, int] = {}
 
     @property
     def is_enough(self) -> bool:
@@ -123,6 +160,7 @@ class _FetchCall:
         return (
             self._size_bytes >= self._min_bytes
             or self._failed
+            or self._redirected
             or self._request.max_wait_ms <= 0
             or not self._plan.targets
             or self._exchange.connection.draining
@@ -134,9 +172,9 @@ class _FetchCall:
         """Take what is in the log cache, in one pass over all partitions."""
         reads: list[PartitionRead] = []
         unchanged: list[Partition] = []
-        self._reads, self._unchanged, self.cold = reads, unchanged, []
+        self._reads, self._unchanged, self.cold, self.outdated, self.ends = reads, unchanged, [], [], {}
         self._size_bytes = 0
-        self._failed = self._opening = False
+        self._failed = self._opening = self._redirected = False
         topics, denied, is_incremental = self._serving.topics, self._denied, self._plan.incremental
         for target in self._plan.targets:
             if denied and target.key in denied:
@@ -160,7 +198,11 @@ class _FetchCall:
                 else:
                     reads.append(PartitionRead(target, partition))
             except KafkaError as error:
-                self._refuse(target, error.code)
+                code = error.code
+                if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    code = self._read_replica(target)
+                if code != ErrorCode.NONE:
+                    self._refuse(target, code)
             except OffsetOutOfRange:
                 self._refuse(target, ErrorCode.OFFSET_OUT_OF_RANGE)
 
@@ -191,13 +233,104 @@ class _FetchCall:
         if bytes_max <= 0 and self._size_bytes:
             return read
         found = stream.read_cached(offset, bytes_max, end_offset=end_offset)
-        if found is None:
+        if self._reader is not None:
+            read.preferred_replica = self._choose_replica(target, partition, self._reader, is_cached=found is not None)
+        if read.preferred_replica >= 0:
+            self._redirected = True
+        elif found is None:
             self.cold.append(read)
         else:
             self._take(read, found.batches, bytes_max)
         return read
 
-    def _end_offset(self, partition: Partition) -> int:
+    def _choose_replica(self, target: FetchTarget, partition: Partition, reader: RackReader, *, is_cached: bool) -> int:
+        """Return the node that the client shall read from, what only objects have or newer records; -1: this one."""
+        replicas, offset = self._serving.replicas, target.fetch_offset
+        if offset < partition.stream.requested_start:
+            return -1  # replicas may know it as deleted, and send the client back again and again
+        if is_cached:
+            return replicas.choose_follower(*target.key, offset, reader, partition.leader_epoch)
+        is_committed = self._request.isolation_level == READ_COMMITTED
+        if offset >= partition.readable_in_objects(committed=is_committed):
+            return -1
+        return replicas.choose(*target.key, offset, reader)
+
+    def _read_replica(self, target: FetchTarget) -> ErrorCode:
+        """Let a partition be read that another node leads; returns the error if it cannot be."""
+        replicas = self._serving.replicas
+        placed = replicas.find(*target.key) if self._exchange.api_version >= REPLICAS_SINCE else None
+        if placed is None:  # it may have been a replica when the reader was sent here
+            return self._return_to_leader(target, None)
+        tail = replicas.tail(placed, target.fetch_offset, target.current_leader_epoch)
+        return self._read_objects(target, placed) if tail is None else self._read_tail(target, tail)
+
+    def _read_objects(self, target: FetchTarget, placed: PlacedPartition) -> ErrorCode:
+        """Let the objects of another node's partition be read; returns the error if they cannot be."""
+        replicas, stream_id = self._serving.replicas, placed.stream_id
+        partition, offset = replicas.get(placed), target.fetch_offset
+        is_behind = partition is not None and (
+            offset >= self._end_offset(partition) or target.current_leader_epoch > partition.leader_epoch
+        )
+        if self._may_refresh and replicas.is_older(stream_id, NEW_S if is_behind else FRESH_S):
+            self.outdated.append(stream_id)
+            return ErrorCode.NONE
+        if partition is None:
+            return self._return_to_leader(target, partition)
+        try:
+            partition.check_leader_epoch(target.current_leader_epoch)
+        except KafkaError as error:
+            return error.code
+        if offset < partition.log_start_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if is_behind and self._may_follow:
+            self.ends[stream_id] = offset
+            return ErrorCode.NONE
+        if is_behind:
+            return self._return_to_leader(target, partition)
+        read = PartitionRead(target, partition)
+        self._reads.append(read)
+        self.cold.append(read)
+        return ErrorCode.NONE
+
+    def _return_to_leader(self, target: FetchTarget, partition: ReplicaPartition | TailPartition | None) -> ErrorCode:
+        """Name the leader to a reader that this replica has nothing for; returns the error if that cannot be."""
+        leader = self._leader_of(target)
+        if leader < 0:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._reads.append(PartitionRead(target, partition, preferred_replica=leader))
+        self._redirected = True
+        return ErrorCode.NONE
+
+    def _leader_of(self, target: FetchTarget) -> int:
+        """Return the node that leads a partition, for a reader that was sent here; otherwise -1.
+
+        A reader without a rack, or of an earlier leader epoch, was not sent here: it shall ask for the leader anew.
+        """
+        knows_replicas = self._request.rack_id and self._exchange.api_version >= REPLICAS_SINCE
+        found = find_leadership(self._serving, *target.key) if knows_replicas else None
+        if found is None or found.leader is None or 0 <= target.current_leader_epoch < found.leader_epoch:
+            return -1
+        return found.leader.node_id if found.leader.node_id != self._serving.node_id else -1
+
+    def _read_tail(self, target: FetchTarget, tail: TailPartition) -> ErrorCode:
+        """Let the newest records be read of a partition that this node follows; returns the error if they cannot be."""
+        offset = target.fetch_offset
+        try:
+            tail.check_leader_epoch(target.current_leader_epoch)
+        except KafkaError as error:
+            return error.code
+        if offset < tail.log_start_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if offset > tail.high_watermark and self._is_last_look:  # the client may know a later one from the leader
+            return self._return_to_leader(target, tail)
+        read = PartitionRead(target, tail)
+        self._reads.append(read)
+        bytes_max = min(target.bytes_max, self._bytes_max - self._size_bytes)
+        if bytes_max > 0 or not self._size_bytes:
+            self._take(read, tail.read(offset, bytes_max, end_offset=self._end_offset(tail)), bytes_max)
+        return ErrorCode.NONE
+
+    def _end_offset(self, partition: Partition | ReplicaPartition | TailPartition) -> int:
         if self._request.isolation_level == READ_COMMITTED:
             return partition.last_stable_offset
         return partition.high_watermark
@@ -226,6 +359,20 @@ class _FetchCall:
 
     # loading
 
+    async def refresh_and_respond(self) -> FetchResponse:
+        """Look at the catalog for the partitions of other nodes, and answer with what is there."""
+        replicas, wait_ms = self._serving.replicas, max(self._request.max_wait_ms, COLD_WAIT_MS_MIN)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                if self.outdated:
+                    await replicas.refresh(self.outdated)
+                    self._may_refresh = False
+                    self.read_cached()
+                await replicas.follow(self.ends)
+        self._may_refresh = self._may_follow = False
+        self.read_cached()
+        return await self.load_and_respond() if self.cold else self.respond()
+
     async def load_and_respond(self) -> FetchResponse:
         """Load data that is not in memory while the client waits, then answer with it."""
         bytes_left = max(self._bytes_max - self._size_bytes, 1)
@@ -251,7 +398,7 @@ class _FetchCall:
         return self.respond()
 
     async def _load(self, read: PartitionRead, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
-        assert read.partition is not None, "only partitions that were found are loaded"
+        assert isinstance(read.partition, Partition | ReplicaPartition), "only these have objects"
         try:
             result = await read.partition.stream.read(
                 read.target.fetch_offset, bytes_max, end_offset=self._end_offset(read.partition)
@@ -265,7 +412,10 @@ class _FetchCall:
             read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except StorageError as error:
             read.partition.note_read(error)
-            read.error = ErrorCode.KAFKA_STORAGE_ERROR
+            if isinstance(read.partition, ReplicaPartition):  # the leader may have another way to the store
+                read.preferred_replica = self._leader_of(read.target)
+            if read.preferred_replica < 0:
+                read.error = ErrorCode.KAFKA_STORAGE_ERROR
         else:
             read.partition.note_read(None)
             loaded[id(read)] = result.batches
@@ -275,6 +425,7 @@ class _FetchCall:
     def wait(self) -> None:
         """Listen for changes of every partition until enough is appended or the time is over."""
         loop = asyncio.get_running_loop()
+        self._may_refresh = self._may_follow = False
         wait_s = self._request.max_wait_ms / 1000
         if self._opening:
             if not self._serving.parking.enter(self._look_again, self._exchange.frame_bytes):
@@ -289,20 +440,20 @@ class _FetchCall:
     def _listen(self) -> None:
         """Listen for changes of the partitions that the last pass has found."""
         self._bytes_grown = self._size_bytes
-        found = [read.partition for read in self._reads if read.partition is not None]
+        found = [read.partition for read in self._reads if isinstance(read.partition, Partition | TailPartition)]
         for partition in (*self._unchanged, *found):
             if partition not in self._seen:
                 self._seen[partition] = partition.appended_bytes
                 partition.add_listener(self._grown)
 
-    def _grown(self, partition: Partition) -> None:
+    def _grown(self, partition: Partition | TailPartition) -> None:
         """Note a partition's growth or change. One recheck follows after this turn of the loop, for all of them."""
         appended_bytes = partition.appended_bytes
         grown = appended_bytes - self._seen[partition]
         self._bytes_grown += grown
         self._seen[partition] = appended_bytes
         # Without growth, the call is for an append from before the wait, or for a change other than an append.
-        recheck = not grown or partition.stream.error is not None or self._bytes_grown >= self._min_bytes
+        recheck = not grown or partition.has_failed or self._bytes_grown >= self._min_bytes
         if recheck:
             self._look_again()
 
@@ -327,6 +478,7 @@ class _FetchCall:
     def _finish(self, *, read_again: bool = True) -> None:
         self._stop_waiting()
         if read_again:
+            self._is_last_look = True
             self.read_cached()
         self._exchange.complete(self.respond())
 

@@ -4,7 +4,8 @@ In an incremental session (KIP-227) the response names only the partitions that 
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,8 @@ from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.transactions import AbortedEntry
+from anabranch.broker.kafka.topics.replicas import ReplicaPartition
+from anabranch.broker.kafka.topics.tail_partition import TailPartition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.peers.members import Member
 from anabranch.protocol.batch import parse_batch
@@ -48,12 +51,14 @@ class PartitionRead:
     """Result of reading one partition: batches, or an error."""
 
     target: FetchTarget
-    partition: Partition | None
+    partition: Partition | ReplicaPartition | TailPartition | None
     error: ErrorCode = ErrorCode.NONE
     batches: Sequence[StreamBatch] = ()
     records: Sequence[Buffer] = ()
     """Payloads of the batches."""
     diverging: EpochEndOffset | None = None
+    preferred_replica: int = -1
+    """Node to read from instead (KIP-392)."""
 
     @property
     def is_not_read(self) -> bool:
@@ -68,6 +73,8 @@ class PartitionRead:
         if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
             self.error = ErrorCode.OFFSET_OUT_OF_RANGE
             self.batches = self.records = ()
+        if isinstance(self.partition, TailPartition) and not self.partition.holds(self.target.fetch_offset):
+            self.batches = self.records = ()  # they left the window, and so did their aborted transactions
 
 
 def build_response(
@@ -104,8 +111,16 @@ def build_response(
                 leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)
                 data = dataclasses.replace(data, current_leader=leader)
         partitions.append(data)
-        if read.batches:
+        if read.preferred_replica >= 0:
+            serving.replicas.note_redirect(by_leader=isinstance(read.partition, Partition))
+        if read.batches and read.partition is not None:
             plan.served(target)
+            size_bytes = sum(map(len, read.records))
+            exchange.connection.traffic.note_sent(read.partition.stream_id, size_bytes)
+            if isinstance(read.partition, Partition):
+                read.partition.note_sent(size_bytes)
+            else:
+                serving.replicas.note_sent(read.partition, size_bytes)
     endpoints = [
         NodeEndpoint(node_id=leader.node_id, host=address.host, port=address.port, rack=leader.rack or None)
         for leader in (leaders.values() if api_version >= ENDPOINTS_SINCE else ())
@@ -118,11 +133,10 @@ def _note_news(read: PartitionRead) -> bool:
     """Return whether the response must contain the partition, and note what the client then has of it."""
     target, partition = read.target, read.partition
     failed = bool(read.error) or read.diverging is not None
-    news = bool(read.batches) or failed or target.sent_error
+    news = bool(read.batches) or failed or target.sent_error or read.preferred_replica >= 0
     target.sent_error = failed
     if partition is not None and not failed:
-        stream = partition.stream
-        high_watermark, log_start_offset = stream.confirmed_offset, stream.start_offset
+        high_watermark, log_start_offset = partition.high_watermark, partition.log_start_offset
         if target.sent_high_watermark != high_watermark or target.sent_log_start_offset != log_start_offset:
             news = True
         target.sent_high_watermark = high_watermark
@@ -139,6 +153,7 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
             error_code=read.error,
             high_watermark=-1,
             aborted_transactions=() if read.is_not_read else None,
+            preferred_read_replica=read.preferred_replica,
             records=b"",
         )
     data = PartitionData(
@@ -148,26 +163,35 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
         log_start_offset=partition.log_start_offset,
         aborted_transactions=_aborted(read, partition) if isolation_level == READ_COMMITTED else None,
         records=read.records,
+        preferred_read_replica=read.preferred_replica,
     )
     return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)
 
 
-def _aborted(read: PartitionRead, partition: Partition) -> list[AbortedTransaction]:
+def _aborted(read: PartitionRead, partition: Partition | ReplicaPartition | TailPartition) -> list[AbortedTransaction]:
     """List the aborted transactions within what was read. The client drops their records."""
     if not read.batches:
         return []
-    transactions = partition.transactions
+    entries = list(partition.transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset))
+    bases = _bases(read.batches) if any(map(partition.is_vacated, entries)) else {}
     return [
         AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-        for entry in transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
-        if not transactions.is_vacated(entry) or _is_among(entry, read.batches)
+        for entry in entries
+        if not partition.is_vacated(entry) or _is_among(entry, bases)
     ]
 
 
-def _is_among(entry: AbortedEntry, batches: Sequence[StreamBatch]) -> bool:
-    """Return whether one of the batches has data of the transaction."""
+def _bases(batches: Sequence[StreamBatch]) -> Mapping[int, Sequence[int]]:
+    """Return the base offsets of batches in order, by producer."""
+    found: dict[int, list[int]] = {}
     for batch in batches:
         header = parse_batch(batch.payload)
-        if header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset < entry.last_offset:
-            return True
-    return False
+        found.setdefault(header.producer_id, []).append(header.base_offset)
+    return found
+
+
+def _is_among(entry: AbortedEntry, bases: Mapping[int, Sequence[int]]) -> bool:
+    """Return whether one of the batches, given as `_bases`, has data of the transaction."""
+    mine = bases.get(entry.producer_id, ())
+    at = bisect_left(mine, entry.first_offset)
+    return at < len(mine) and mine[at] < entry.last_offset

@@ -3,7 +3,8 @@
 They read and write the states of share partitions that this node keeps. DescribeQuorum, sent by a node, asks how far
 this one has come with the catalog's changes. Relay and DescribeRuns ask this node what only a leader or coordinator can
 answer, for a user of the other node's admin port; Relay also brings dead letters of share groups to the leader of their
-topic. RegistryCall asks the schema registry, whose log this node leads.
+topic. RegistryCall asks the schema registry, whose log this node leads. Relayed as well: loads for the controller, its
+plans for any node, metrics for the first process of a start, and the order that a drained node ends.
 
 A connection begins with Hello and Authenticate (`broker.node.peers.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -44,7 +45,6 @@ from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.errors import KafkaError, ProtocolError
 from anabranch.protocol.messages.internal import authenticate, hello
 from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
-from anabranch.protocol.messages.internal.describe_node import DescribeNodeRequest, DescribeNodeResponse
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
 from anabranch.protocol.messages.internal.describe_shares import (
     DescribeSharesRequest,
@@ -148,16 +148,16 @@ INTERNAL_HANDLERS: Final = _by_key(
 """The APIs that nodes send to each other. Only their versions for brokers."""
 
 
-def describe_node_handler(describe: Callable[[], DescribeNodeResponse]) -> Handler:
-    """Return the handler of DescribeNode, which answers with what `describe` returns.
+def relayed(request_type: type, answer: Callable[[Any], Any]) -> Handler:
+    """Return the handler of a request of our own that comes by Relay; `answer` gets it, and returns the response.
 
     It is relayed, so that a node of an earlier version says that it does not know it, instead of closing the link.
     """
-    return declare(DescribeNodeRequest, lambda *_: describe(), guard=open_to_all, relayed=True)
+    return declare(request_type, lambda _serving, request, _exchange: answer(request), guard=open_to_all, relayed=True)
 
 
 DESCRIBE_SHARES: Final = declare(DescribeSharesRequest, _describe_shares, guard=open_to_all, relayed=True)
-"""Relayed for the same reason."""
+"""Relayed like those of `relayed`; it needs the node's parts."""
 
 
 def internal_handlers(local: LocalRequests) -> Handlers:

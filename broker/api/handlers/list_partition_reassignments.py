@@ -17,6 +17,7 @@ from anabranch.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from anabranch.s3stream.catalog.placement import led_by
 
 
 def handle(
@@ -38,13 +39,14 @@ def _ongoing(topic: Topic, indexes: Collection[int] | None) -> OngoingTopicReass
         order = info.order
         if order is None or order.failure or (indexes is not None and info.index not in indexes):
             continue
-        present = [info.leader] if info.leader >= 0 else []
+        present = info.replicas_with(info.leader)
+        target = order.replicas or led_by(info.replicas, order.to_node)
         partitions.append(
             OngoingPartitionReassignment(
                 partition_index=info.index,
-                replicas=[order.to_node, *present],
-                adding_replicas=[order.to_node],
-                removing_replicas=present,
+                replicas=[*target, *(each for each in present if each not in target)],
+                adding_replicas=[each for each in target if each not in present],
+                removing_replicas=[each for each in present if each not in target],
             )
         )
     return OngoingTopicReassignment(name=topic.name, partitions=partitions)

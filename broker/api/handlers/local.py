@@ -13,6 +13,7 @@ from anabranch.broker.api.declaration import Handler, Handlers
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.connection import UNKNOWN_SOFTWARE
 from anabranch.broker.node.net.exchange import Exchange, Peer, RefusedBatch
+from anabranch.broker.node.net.traffic import UNKNOWN_RACK, RackTraffic
 from anabranch.broker.node.peers.links import RESPONSE_BYTES_MAX
 from anabranch.protocol.codec import decode_exact, encode
 from anabranch.protocol.errors import KafkaError, ProtocolError
@@ -49,6 +50,7 @@ class _LocalConnection:
         self.on_lost: Callable[[object], None] | None = None
         self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
+        self.traffic = RackTraffic(UNKNOWN_RACK)  # no client's
         self.peer: Peer | None = Peer(serving.node_id, serving.members.own.epoch)  # ACLs do not apply to nodes
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -68,6 +70,9 @@ class _LocalConnection:
 
     def completed(self, exchange: Exchange) -> None:
         """The exchange itself has passed the response on."""
+
+    def enter_rack(self, rack: str) -> None:
+        """Nothing is counted."""
 
     def mute(self, seconds: float) -> None:
         """Quotas do not apply."""

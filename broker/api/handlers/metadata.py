@@ -169,7 +169,7 @@ def _partition(asked: _Asked, topic: Topic, index: int) -> MetadataResponseParti
         leader_id=NO_LEADER if leader is None else leader.node_id,
         leader_epoch=found.leader_epoch,
         replica_nodes=found.replicas,
-        isr_nodes=found.replicas,
+        isr_nodes=found.in_sync_replicas,
         offline_replicas=found.offline_replicas,
     )
 

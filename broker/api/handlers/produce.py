@@ -184,6 +184,7 @@ class _ProduceCall:
             return self._refused_by_storage(error, partition)
         if not isinstance(appended, AppendResult):
             return appended
+        self._connection.traffic.note_received(partition.stream.stream_id, len(data.records or ()))
         base_offset, _, append_time_ms, durable = appended
         if durable is not None:
             self.durable = durable

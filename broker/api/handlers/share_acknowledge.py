@@ -126,7 +126,7 @@ class Acknowledging:
         shares = self._serving.share_partitions
         caller = caller_of(self._serving, self._exchange)
         wanted: dict[TopicPartition, Sequence[Acknowledgement]] = {}
-        may_renew = self._exchange.api_version >= RENEW_SINCE and shares.renews(self._key.group_id)
+        may_renew = self._exchange.api_version >= RENEW_SINCE
         for topic in self._request.topics:
             for each in topic.partitions:
                 place = (topic.topic_id, each.partition_index)

@@ -299,6 +299,9 @@ class _ShareFetchCall:
                     for batch in read.batches
                     if batch.base_offset <= last_offset and batch.end_offset > first_offset
                 ]
+                size_bytes = sum(map(len, read.records))
+                read.led.partition.note_sent(size_bytes)
+                self._exchange.connection.traffic.note_sent(read.led.partition.stream.stream_id, size_bytes)
 
     async def _load(self, cold: Sequence[_Read]) -> None:
         """Load records that are not in memory while the client waits, and acquire them."""

@@ -8,7 +8,7 @@ from anabranch.broker.api.handlers.described_groups import find_group, guard_of
 from anabranch.broker.api.handlers.share_protocol import check_share_protocol
 from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.groups.consumer.records import by_topic
+from anabranch.broker.kafka.groups.modern.topic_image import by_topic
 from anabranch.broker.kafka.groups.share.assignor import SIMPLE
 from anabranch.broker.kafka.groups.share.group import ShareGroup
 from anabranch.broker.kafka.groups.share.member import ShareMember
@@ -52,8 +52,8 @@ def _described(serving: Serving, group_id: str, operations: int) -> DescribedGro
 def _member(serving: Serving, member: ShareMember) -> Member:
     """Describe a member, whose deleted topics are left out."""
     topics = [
-        TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=[index for _, index in found])
-        for topic_id, found in by_topic(member.assigned)
+        TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=indexes)
+        for topic_id, indexes in by_topic(member.assigned)
         if (topic := serving.topics.get(topic_id)) is not None
     ]
     return Member(

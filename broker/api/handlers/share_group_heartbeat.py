@@ -10,8 +10,9 @@ from anabranch.broker.api.handlers.share_protocol import check_share_protocol
 from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
-from anabranch.broker.kafka.groups.consumer.records import by_topic
-from anabranch.broker.kafka.groups.share.requests import LEAVE_EPOCH, ShareHeartbeat, ShareHeartbeatResponse
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH
+from anabranch.broker.kafka.groups.modern.topic_image import by_topic
+from anabranch.broker.kafka.groups.share.requests import ShareHeartbeat, ShareHeartbeatResponse
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.share_group_heartbeat import (
@@ -77,8 +78,7 @@ def _response(answer: ShareHeartbeatResponse, heartbeat_interval_ms: int) -> Sha
     assignment = None
     if answer.assignment is not None:
         topics = [
-            TopicPartitions(topic_id=topic_id, partitions=[index for _, index in found])
-            for topic_id, found in by_topic(answer.assignment)
+            TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in by_topic(answer.assignment)
         ]
         assignment = Assignment(topic_partitions=topics)
     return ShareGroupHeartbeatResponse(

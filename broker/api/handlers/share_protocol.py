@@ -11,12 +11,8 @@ from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import GroupRequest
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.node.peers.interface import PeerUnavailable
-from anabranch.protocol.codec import decode_exact, encode
+from anabranch.broker.node.peers.relay import relay
 from anabranch.protocol.errors import ErrorCode, KafkaError, known_code
-from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
-from anabranch.protocol.messages.list_offsets import (
-    KEY as LIST_OFFSETS,
-)
 from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -26,7 +22,6 @@ from anabranch.protocol.messages.list_offsets import (
 
 LATEST: Final = -1
 LIST_OFFSETS_VERSION: Final = 9
-RELAY_VERSION: Final = 0
 TopicPartition = tuple[str, int]
 
 
@@ -82,17 +77,12 @@ async def _ends_at(
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in by_topic.items()]
     )
-    relay = RelayRequest(
-        api_key=LIST_OFFSETS, api_version=LIST_OFFSETS_VERSION, body=encode(request, LIST_OFFSETS_VERSION)
-    )
     missing = dict.fromkeys(partitions, ErrorCode.LEADER_NOT_AVAILABLE)
     try:
-        relayed: RelayResponse = await serving.links.call(node_id, relay, RELAY_VERSION)
+        response: ListOffsetsResponse = await relay(serving.links, node_id, request, LIST_OFFSETS_VERSION)
     except PeerUnavailable:
         return missing
-    if relayed.failure:
-        return missing
-    return {**missing, **dict(_ends_in(decode_exact(ListOffsetsResponse, relayed.body, LIST_OFFSETS_VERSION)))}
+    return {**missing, **dict(_ends_in(response))}
 
 
 def _ends_in(response: ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int | ErrorCode]]:

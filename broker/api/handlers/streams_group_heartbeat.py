@@ -19,6 +19,7 @@ from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.member_requests import respond_to
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.kafka.groups.streams.configured_topology import (
     InternalTopic,
@@ -28,8 +29,6 @@ from anabranch.broker.kafka.groups.streams.configured_topology import (
 )
 from anabranch.broker.kafka.groups.streams.group import StreamsGroup
 from anabranch.broker.kafka.groups.streams.requests import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
     Endpoint,
     EndpointPartitions,
     StreamsHeartbeat,

@@ -14,7 +14,7 @@ from anabranch.broker.api.resources.values import (
 )
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.broker import ALL_NODES, fixed_configs
-from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC, THROTTLES
+from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from anabranch.broker.kafka.configs.cluster import BROKER
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -32,10 +32,11 @@ class BrokerResource:
             ]
         check_node_id(serving, name, or_empty=True)
         found = [(row, serving.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
-        values = [
-            _described(row, synonyms) for row, synonyms in found if len(synonyms) > 1 or row.name not in THROTTLES
-        ]
-        for row, value in fixed_configs(serving.settings, serving.members.own.listeners, serving.listener_ports):
+        values = [_described(row, synonyms) for row, synonyms in found if len(synonyms) > 1 or not row.is_internal]
+        fixed = fixed_configs(
+            serving.settings, serving.members.own.listeners, serving.listener_ports, serving.admin_port
+        )
+        for row, value in fixed:
             default = (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
             own = [] if value == row.default else [(row.name, value, ConfigSource.STATIC_BROKER_CONFIG)]
             values.append(_described(row, [*own, default]))

@@ -22,7 +22,7 @@ from anabranch.s3stream.errors import NodeFenced, StorageError
 
 AT_ONCE_MAX: Final = 16
 """Moves under way at a time."""
-AT_ONCE_TO_A_NODE_MAX: Final = 4
+AT_ONCE_TO_A_NODE_MAX: Final = 8
 BEAT_AGE_S: Final = 1.0
 """While the last beat is older, no move begins: its outcome could not be found out."""
 ATTEMPTS_MAX: Final = 8

@@ -7,6 +7,7 @@ faster. While the catalog does not answer neither is known, and the partition st
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -65,8 +66,10 @@ class PartitionSource:
                 refusal = await self._send(partition, sealed, to_node)
         except (PeerUnavailable, TimeoutError) as error:
             refusal = str(error) or f"node {to_node} has not answered within {ANSWER_S:g} s"
-        if refusal and await self._take_back(sealed):
-            raise MoveFailed(refusal)
+        if refusal:
+            if await self._take_back(sealed):
+                raise MoveFailed(refusal)
+            await self._mark_owner(sealed)
         self._leave(partition, sealed, to_node)
 
     async def _prepare(self, partition: Partition, to_node: int) -> None:
@@ -127,6 +130,12 @@ class PartitionSource:
                 handovers.unseal(sealed, epoch)
                 return True
         return False
+
+    async def _mark_owner(self, sealed: SealedStream) -> None:
+        """Mark who has the stream: a target that has not answered may not have done it, and this log has the tail."""
+        with suppress(StorageError):  # the next manifest says it
+            infos = await self._catalog.get_streams((sealed.stream.stream_id,))
+            await self._storage.owner_marks.put(infos.values())
 
     def _leave(self, partition: Partition, sealed: SealedStream, to_node: int) -> None:
         """Let clients know the new leader, and forget the stream."""

@@ -3,11 +3,11 @@
 A tail is put together in memory, from pieces. Then a task of the node writes it to the log and runs the transfer. That
 task does not end with the connection, because from then on only the catalog knows which node owns the stream: the
 transfer is repeated until the catalog answers. Commands run one at a time, so a refusal comes after the end of earlier
-attempts.
+attempts. One transaction transfers all streams that wait for it: the catalog may be far away.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,6 +33,10 @@ RECEIVED_BYTES_MAX: Final = 64 << 20
 ABANDONED_S: Final = 10.0
 """Time after which a tail whose next piece has not come is forgotten."""
 CATALOG_PAUSE_S: Final = 0.2
+GATHERING: Final = 0.25
+"""Pause between two transactions, as a part of the time that the first took: its source sends others as soon as it has
+the answers. Without it those would always miss the next transaction, and each would have half of what is on the way."""
+GATHERING_S_MAX: Final = 0.25
 EPOCH_MAX: Final = 2**62
 CLOSE_S: Final = 10.0
 """Longest wait of `close`. The next recovery of the log finds outcomes that are unknown then in the catalog."""
@@ -70,6 +74,9 @@ class PartitionTarget:
         self._incoming: dict[int, _Incoming] = {}
         self._finishing: dict[int, int] = {}
         """Sizes of the tails, by stream, that are complete and whose outcome is not known."""
+        self._transfers: list[tuple[StreamTransfer, asyncio.Future[OpenStream | StorageError]]] = []
+        """Those that wait for the catalog, with their answers."""
+        self._transferring = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
@@ -174,24 +181,55 @@ class PartitionTarget:
             incoming.source,
             handovers.owner,
         )
-        try:
-            opened = await self._transfer(wanted)
-        except StorageError:
+        answer = await self._transfer(wanted)
+        if isinstance(answer, StorageError):
             handovers.give_up(received)
-            raise
-        await self._serve(request, received, opened)
+            raise answer
+        await self._serve(request, received, answer)
         return ""
 
-    async def _transfer(self, wanted: StreamTransfer) -> OpenStream:
-        """Own the stream. Raises CatalogError if that was refused; the outcome is unknown until the catalog answers."""
+    async def _transfer(self, wanted: StreamTransfer) -> OpenStream | StorageError:
+        """Own the stream, or return why that was refused; the outcome is unknown until the catalog answers."""
+        answer: asyncio.Future[OpenStream | StorageError] = asyncio.get_running_loop().create_future()
+        self._transfers.append((wanted, answer))
+        if not self._transferring:
+            self._transferring = True
+            self._spawn(self._transfer_all())
+        return await answer
+
+    async def _transfer_all(self) -> None:
+        """Transfer what waits, until nothing does."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._transfers:
+                pairs, self._transfers = self._transfers, []
+                began_s = loop.time()
+                answers = await self._ask_catalog([wanted for wanted, _ in pairs])
+                # The next ones do not wait for the store, only for the catalog.
+                self._spawn(self._answer([waiting for _, waiting in pairs], answers))
+                await asyncio.sleep(min(GATHERING * (loop.time() - began_s), GATHERING_S_MAX))
+        finally:
+            self._transferring = False
+
+    async def _answer(
+        self,
+        waiting: Sequence[asyncio.Future[OpenStream | StorageError]],
+        answers: Sequence[OpenStream | StorageError],
+    ) -> None:
+        await self._storage.owner_marks.put(each.info for each in answers if isinstance(each, OpenStream))
+        for each, answer in zip(waiting, answers, strict=True):
+            if not each.done():
+                each.set_result(answer)
+
+    async def _ask_catalog(self, wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
         while True:
             try:
-                return await self._catalog.transfer_stream(wanted)
+                return await self._catalog.transfer_streams(wanted)
             except CatalogUnavailable as error:
-                _log.warning(
-                    "a received partition waits for the catalog", stream_id=wanted.stream_id, reason=str(error)
-                )
+                _log.warning("received partitions wait for the catalog", count=len(wanted), reason=str(error))
                 await asyncio.sleep(CATALOG_PAUSE_S)
+            except StorageError as error:
+                return [error] * len(wanted)
 
     async def _serve(self, request: HandOverRequest, received: ReceivedTail, opened: OpenStream) -> None:
         """Serve the partition, without an await in between. Raises StorageError."""

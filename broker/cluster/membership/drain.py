@@ -16,7 +16,7 @@ from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests, Place
 from anabranch.broker.node.peers.members import Members
 from anabranch.protocol.errors import KafkaError
-from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.placement import place_successors
 from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo
 from anabranch.s3stream.errors import StorageError
 
@@ -86,7 +86,9 @@ class Drain:
         if free:
             reason = MoveReason.STOP if self._stopping else MoveReason.DRAIN
             self._said = ""
-            await self._requests.request(dict(zip(free, self._place(free, targets), strict=True)), reason)
+            await self._requests.request(
+                dict(zip(free, self._place([led[place] for place in free], targets), strict=True)), reason
+            )
         if self._failed and not self._stopping:
             asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
 
@@ -111,14 +113,14 @@ class Drain:
             return info.order.reason is not MoveReason.STOP
         return asyncio.get_running_loop().time() - self._failed[place][1] >= RETRY_S
 
-    def _place(self, places: Sequence[Place], targets: Sequence[int]) -> Sequence[int]:
-        """Spread partitions over the targets: those that lead the fewest, or soon will, come first."""
+    def _place(self, partitions: Sequence[PartitionInfo], targets: Sequence[int]) -> Sequence[int]:
+        """Spread partitions over the targets: replicas come first, then those that lead the fewest, or soon will."""
         led = Counter(
             each.leader if each.order is None or each.order.failure else each.order.to_node
             for topic in self._topics
             for each in topic.info.partitions
         )
-        return place_leaders(len(places), targets, led)
+        return place_successors([each.replicas for each in partitions], targets, led)
 
     def _say(self, reason: str) -> None:
         if reason != self._said:

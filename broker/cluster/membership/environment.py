@@ -107,6 +107,9 @@ class Environment:
     wrap_handlers: Callable[[Mapping[int, Any]], Mapping[int, Any]] = dict
     """Return the handlers that serve clients, by API key, in place of the given ones: a test may let them fail."""
 
+    siblings: frozenset[int] = frozenset()
+    """Ids of the nodes that stop together with this one: those of the other processes of one start."""
+
     def random(self) -> random.Random:
         """Return a generator for what needs no secrecy: session ids, and retries spread in time."""
         return random.Random(self.random_bytes(UUID_BYTES))  # noqa: S311

@@ -86,6 +86,15 @@ class Failover:
         """Last beats of silent nodes that have no log to be recovered."""
         self._left: dict[int, str] = {}
         """Logs, by node, with a part that cannot be recovered: they wait for their nodes."""
+        self._ended: set[int] = set()
+        """Nodes whose processes are said to have ended: they are looked after before they are silent for long."""
+
+    def note_ended(self, node_id: int) -> None:
+        """Look after a node at the next observation: the end of its process was seen.
+
+        It is not believed. As after a short silence, the node is taken over only if the lock of its log is free.
+        """
+        self._ended.add(node_id)
 
     async def run(self) -> None:
         """Look after dead nodes until cancelled."""
@@ -96,7 +105,7 @@ class Failover:
                 silence = silent.get(node.node_id)
                 if silence is None or node.node_id in self._under_way:
                     continue
-                if silence.seconds < SUSPECT_AFTER_S:
+                if silence.seconds < SUSPECT_AFTER_S and node.node_id not in self._ended:
                     if silence.was_alive and silence.beat.has_lease:  # it lives: both are of an earlier life
                         self._failures.pop(node.node_id, None)
                         self._left.pop(node.node_id, None)
@@ -104,6 +113,7 @@ class Failover:
                 if self._settled.get(node.node_id) == silence.beat and not self._left_any(node.node_id):
                     continue
                 self._under_way.add(node.node_id)
+                self._ended.discard(node.node_id)
                 self._spawn(self._attend(node, silence))
 
     async def _attend(self, node: NodeInfo, silence: Silence) -> None:

@@ -12,11 +12,17 @@ from typing import Final
 
 import structlog
 
+from anabranch.addresses import is_loopback
 from anabranch.broker.cluster.membership.lease import Claimant, wait_until_free
 from anabranch.broker.cluster.membership.log_identity import LogFacts, why_blank_catalog_refused, why_refused
 from anabranch.broker.cluster.membership.own_recovery import wait_until_recovered
 from anabranch.broker.cluster.membership.start_log import StartLog
-from anabranch.broker.cluster.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
+from anabranch.broker.cluster.membership.store_checks import (
+    check_stores_hold_objects,
+    check_stores_known,
+    check_stores_shared,
+    find_object,
+)
 from anabranch.broker.node.settings.listeners import ALL_ADDRESSES
 from anabranch.broker.node.settings.model import Settings
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -78,6 +84,7 @@ async def open_catalog_and_stores(
     else:
         await check_catalog_is_newest(catalog, default, cluster)
         await check_stores_hold_objects(catalog, stores, cluster)
+    await check_stores_shared(catalog, stores, default=default, cluster=cluster, node_id=settings.node.node_id)
     for store in stores.values():
         await claim_store(store, cluster, catalog.identity())
     return stores
@@ -107,6 +114,39 @@ def claimant_of(settings: Settings, lock_id: str) -> Claimant:
     return Claimant(lock_id, socket.gethostname(), settings.one_machine, settings.catalog.lease_ms)
 
 
+def why_unreachable(
+    others: Sequence[NodeInfo], host_name: str, listeners: Sequence[NodeListener], internal: tuple[str, int]
+) -> str:
+    """Return why nodes of several machines could not connect to each other, with what to change; empty if they may.
+
+    `others` are registered nodes that live, and `host_name` is the machine of the node that starts.
+    """
+    for other in others:
+        if other.holder.host_name in {"", host_name}:
+            continue
+        announced = [each.host for each in listeners]
+        if (host := _local_host(announced, internal[0])) is not None:
+            return (
+                f"node {other.node_id} runs on another machine, {other.holder.host_name}, and would look for this node "
+                f"there, at {host}: set --host to 0.0.0.0, or to an address of this machine, and --advertised-host to "
+                "the name or address by which the others reach it"
+            )
+        announced = [each.host for each in other.listeners] or [other.host]
+        if (host := _local_host(announced, other.internal_host)) is not None:
+            return (
+                f"node {other.node_id} on {other.holder.host_name} tells all to look for it at {host}, where each "
+                "machine finds itself: start it anew with --host and --advertised-host"
+            )
+    return ""
+
+
+def _local_host(announced: Sequence[str], internal: str) -> str | None:
+    """Return the address by which a machine reaches itself only, if a node announces no other to clients or nodes."""
+    if is_loopback(internal):
+        return internal
+    return announced[0] if all(map(is_loopback, announced)) else None
+
+
 async def join(
     catalog: Catalog,
     stores: Mapping[str, ObjectStore],
@@ -125,6 +165,12 @@ async def join(
     the log that was found.
     """
     node_id, claimant = settings.node.node_id, claimant_of(settings, lock_id)
+    if not settings.one_machine:
+        # Clocks of two machines are compared, which does no harm: this finds a slip of settings early, or not.
+        nodes = [each for each in await catalog.list_nodes() if each.lease_until_ms > now_ms()]
+        others = [each for each in nodes if each.node_id != node_id]
+        if reason := why_unreachable(others, claimant.host_name, listeners, internal):
+            raise CatalogError(reason)
     while True:
         try:
             known = await catalog.get_node(node_id)

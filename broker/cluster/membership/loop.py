@@ -12,7 +12,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -21,7 +21,14 @@ import structlog
 from anabranch.broker.cluster.membership.copies import Copies
 from anabranch.broker.cluster.membership.lease import Lease
 from anabranch.broker.cluster.membership.ownership import Ownership
-from anabranch.broker.node.peers.liveness import BEAT_S, BEATS_MISSED, DEAD_AFTER_S, Liveness, Silence
+from anabranch.broker.node.peers.liveness import (
+    BEAT_S,
+    BEATS_MISSED,
+    DEAD_AFTER_S,
+    SUSPECT_AFTER_S,
+    Liveness,
+    Silence,
+)
 from anabranch.broker.node.peers.members import Members, member_of
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, Pulse
@@ -202,6 +209,10 @@ class Membership:
     def silent(self) -> Mapping[int, Silence]:
         """Return for how long each other node has been silent."""
         return self._liveness.silent()
+
+    def suspects(self) -> Collection[int]:
+        """Return the nodes that have been silent for longer than a pause between two beats explains."""
+        return [node_id for node_id, each in self.silent().items() if each.seconds >= SUSPECT_AFTER_S]
 
     def vouch(self, node: NodeInfo) -> None:
         """Note that a node answers other nodes although it does not beat, and cannot be taken over."""

@@ -71,6 +71,20 @@ class RegisteredNode:
 
 
 @dataclass(frozen=True, slots=True)
+class BalanceState:
+    """State of the balancer, and the spread of the load over the nodes."""
+
+    is_on: bool
+    """False: the balancer is paused."""
+    waits: str | None
+    """Reason for which it plans nothing now."""
+    spread: float
+    """Highest load of a node, in multiples of the mean; 1 is even."""
+    planned: int
+    """Number of moves of the last plan."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnavailablePartition:
     """A partition that no node serves."""
 
@@ -137,6 +151,8 @@ class ClusterStatus:
     logs_not_drained: Sequence[UndrainedLog]
     silent: Sequence[SilentNode]
     unreached: Sequence[FailingConnection]
+    balance: BalanceState | None
+    """None if one node lives, or the controller does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +271,9 @@ def describe_loss(node: NodeInfo, log: WalInfo, at_risk: Sequence[PartitionAtRis
     return Loss(node.node_id, node.epoch, node.holder.host_name, describe_log(log), partitions)
 
 
-def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: int | None) -> ClusterStatus:
+def describe_cluster(
+    facts: ClusterFacts, *, controller: int | None, observer: int | None, balance: BalanceState | None = None
+) -> ClusterStatus:
     """Describe the whole cluster."""
     nodes = describe_nodes(facts)
     states = {node.id: node.state for node in nodes}
@@ -275,6 +293,7 @@ def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: i
             SilentNode(each.node_id, int(1000 * each.seconds), each.is_dead, each.reason) for each in facts.judgements
         ],
         unreached=[FailingConnection(*each) for each in facts.unreached],
+        balance=balance,
     )
 
 

@@ -10,7 +10,7 @@ read: the backup has the state of its owner as of then. Without a newer manifest
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,6 +32,7 @@ from anabranch.s3stream.catalog.schema import MIGRATIONS
 from anabranch.s3stream.catalog.values import Takeover, WalInfo, WalState
 from anabranch.s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
 from anabranch.s3stream.maintain.claim import check_claim
+from anabranch.s3stream.maintain.last_owners import is_of_earlier_life, with_last_owners
 from anabranch.s3stream.maintain.manifest import Manifest, parse_manifest_key
 from anabranch.s3stream.maintain.manifest_store import manifest_keys, read_manifest
 from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
@@ -40,6 +41,7 @@ from anabranch.s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from anabranch.s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from anabranch.s3stream.model import NodeIdentity, StreamBatch
 from anabranch.s3stream.object.marks import MarkPlace
+from anabranch.s3stream.object.owner_marks import read_owner_marks
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.format import CATALOG_UNKNOWN, wal_id_of
 from anabranch.wal.object.format import LogName
@@ -111,8 +113,7 @@ def _knows_more(one: Manifest, other: Manifest) -> bool:
     """
     if one.state.catalog_id != other.state.catalog_id:
         return False
-    epochs = one.state.nodes
-    if any(epochs.get(key, epoch) + EPOCHS_SKIPPED <= epoch for key, epoch in other.state.nodes.items()):
+    if is_of_earlier_life(one.state.nodes, other.state):
         return False
     ends = {stream.stream_id: stream.end_offset for stream in other.state.streams}
     return any(stream.end_offset > ends.get(stream.stream_id, stream.end_offset) for stream in one.state.streams)
@@ -194,10 +195,10 @@ class CatalogRebuild:
         Raises StorageError, WalError.
         """
         for manifest, source in await self._find_states(manifest_key):
-            self.manifest, self.source = manifest, source
             if any(manifest.state.catalog_id):
                 for store in self._stores.values():
                     await check_claim(store, manifest.cluster, manifest.state.catalog_id)
+            self.manifest, self.source = await self._with_last_owners(manifest), source
             self.log = await self._find_log()
             self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
             self.plan = plan_rebuild(
@@ -269,6 +270,28 @@ class CatalogRebuild:
             if _knows_more(found, newest if best is None else best[0]):
                 best = found, key
         return best
+
+    async def _with_last_owners(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with the last owners of its streams that other manifests and marks name.
+
+        Raises StoreError, and StorageError for a damaged mark.
+        """
+        store, state = self._stores[self.settings.objects.store], manifest.state
+        place = MarkPlace(store, manifest.cluster, state.catalog_id)
+        try:
+            marks = await read_owner_marks(place)
+        except CorruptObject as error:
+            raise StorageError(
+                f"{error}. It names the nodes whose logs have the newest records of partitions. To go on without it, "
+                "which may lose them, delete it"
+            ) from None
+        # Afterwards: a mark that is not there any more is in a manifest. One at a time: they may be large, and many.
+        for key in await manifest_keys(store, manifest.cluster):
+            with suppress(ObjectDamage):
+                other = (await read_manifest(store, key)).state
+                if other.catalog_id == state.catalog_id:
+                    state = with_last_owners(state, [other], [])
+        return replace(manifest, state=with_last_owners(state, [], marks))
 
     async def _newest_readable(self, store: ObjectStore, keys: Sequence[str]) -> tuple[Manifest, str] | None:
         """Return the newest manifest that can be read, with its key; None if there is none."""
@@ -403,14 +426,16 @@ class CatalogRebuild:
         return reader
 
     def _with_preferred(self, contents: CatalogContents) -> CatalogContents:
-        """Add the preferred leaders, which no manifest has."""
+        """Add preferred leaders and replicas, which no manifest has."""
         if self.backup is None:
             return contents
         known = self.backup.streams
         return replace(
             contents,
             streams=[
-                each._replace(preferred=known[each.stream_id].preferred) if each.stream_id in known else each
+                each._replace(preferred=known[each.stream_id].preferred, replicas=known[each.stream_id].replicas)
+                if each.stream_id in known
+                else each
                 for each in contents.streams
             ],
         )

@@ -5,6 +5,7 @@ from typing import Final
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import ObjectNotFound, StorageError
+from anabranch.s3stream.maintain.claim import check_claim
 from anabranch.s3stream.maintain.manifest_store import newest_manifest_key
 from anabranch.s3stream.model import ObjectState, object_key, parse_object_key
 from anabranch.s3stream.store.interface import ObjectStore
@@ -48,6 +49,27 @@ async def check_stores_hold_objects(catalog: Catalog, stores: Mapping[str, Objec
                 f"the object store {name!r} holds nothing of cluster {cluster!r}, but the catalog has committed "
                 f"objects there (such as {keys[0]}): check that it is mounted, and its path or bucket"
             )
+
+
+async def check_stores_shared(
+    catalog: Catalog, stores: Mapping[str, ObjectStore], *, default: ObjectStore, cluster: str, node_id: int
+) -> None:
+    """Raise StorageError when other nodes are registered, and no store of this one has anything of the cluster.
+
+    Each node claims its stores before it registers. So this one has other stores, and the others could not read what it
+    would upload. It may have more stores than they have: one that they have claimed is enough.
+    """
+    others = [node.node_id for node in await catalog.list_nodes() if node.node_id != node_id]
+    if not others:
+        return
+    for store in stores.values():
+        if await check_claim(store, cluster, catalog.identity()):
+            return
+    if await find_object(stores, cluster) is None and await newest_manifest_key(default, cluster) is None:
+        raise StorageError(
+            f"the object store {default.name!r} holds nothing of cluster {cluster!r}, to which node {others[0]} "
+            "belongs: all nodes need the same store. Check its path, or its bucket and endpoint (objects.*)"
+        )
 
 
 async def _are_missing(store: ObjectStore, keys: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from anabranch.addresses import host_port
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC, STORAGE_POLICY
 from anabranch.broker.kafka.configs.cluster import BROKER, ClusterConfigs
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
+from anabranch.broker.node.settings.known import ADMIN_LISTENER
 from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.catalog.values import NodeListener
@@ -104,25 +105,33 @@ def _static_values(row: ConfigDef, name: str, settings: Settings) -> Sequence[Sy
     return [default] if value == row.default else [(name, value, ConfigSource.STATIC_BROKER_CONFIG), default]
 
 
+RACK_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's class that does what the setting `fetch.replica_selector` has as `rack`."""
+
+
 def fixed_configs(
-    settings: Settings, announced: Sequence[NodeListener], bound: Mapping[str, int]
+    settings: Settings, announced: Sequence[NodeListener], bound: Mapping[str, int], admin_port: int
 ) -> Sequence[tuple[ConfigDef, str]]:
     """Return the read-only configs of a node that are in no table: addresses, ids, fixed values.
 
-    `announced` are the addresses announced to clients, `bound` the ports of the listeners by name.
+    `announced` are the addresses announced to clients, `bound` the ports of the listeners by name. `admin_port` is 0
+    if there is none.
     """
+    admin, scheme = settings.admin, "http" if settings.admin.ssl is None else "https"
     text, number, items, node = ConfigType.STRING, ConfigType.INT, ConfigType.LIST, settings.node
     return (
+        (
+            ConfigDef(ADMIN_LISTENER, text, "", "Address that the admin port listens on. Empty: there is none."),
+            f"{scheme}://{host_port(admin.host, admin_port)}" if admin_port else "",
+        ),
         (
             ConfigDef("advertised.listeners", text, "", "Addresses that clients connect to."),
             ",".join(f"{each.name}://{host_port(each.host, each.port)}" for each in announced),
         ),
         (ConfigDef("broker.id", number, "-1", "Id of this node."), str(node.node_id)),
         (
-            ConfigDef(
-                "default.replication.factor", number, "1", "A partition has one replica, kept by the object store."
-            ),
-            "1",
+            ConfigDef("default.replication.factor", number, "1", "Replicas of a topic created without a number."),
+            str(settings.topic.replication_factor),
         ),
         (
             ConfigDef("listeners", text, "", "Addresses that this node listens on."),
@@ -132,7 +141,21 @@ def fixed_configs(
             ConfigDef(STORAGE_POLICY, text, "local", "Object store of topics that do not set `storage.policy`."),
             settings.objects.store,
         ),
+        (
+            ConfigDef("group.consumer.assignors", items, "uniform,range", "Assignors of consumer groups."),
+            "uniform,range",
+        ),
+        (ConfigDef("group.share.assignors", items, "simple", "Assignor of share groups."), "simple"),
+        (ConfigDef("group.streams.assignors", items, "sticky", "Assignor of streams groups."), "sticky"),
         (ConfigDef("log.dirs", items, "", "Directory of this node."), str(node.data_dir)),
         (ConfigDef("node.id", number, "-1", "Id of this node."), str(node.node_id)),
-        (ConfigDef("offsets.topic.replication.factor", number, "3", "A partition has one replica."), "1"),
+        (
+            ConfigDef("offsets.retention.minutes", number, "10080", "Age of offsets of an empty group."),
+            str(settings.group.offsets_retention_ms // 60_000),
+        ),
+        (ConfigDef("offsets.topic.replication.factor", number, "3", "Groups are served by the leader only."), "1"),
+        (
+            ConfigDef("replica.selector.class", text, "", "Whom consumers read from that are behind (KIP-392)."),
+            RACK_SELECTOR if settings.fetch.replica_selector == "rack" else "",
+        ),
     )

@@ -7,6 +7,8 @@ the second part of KIP-890.
 
 `metadata.version` exists for tools that read a cluster's version from it. Since there is no metadata log, it has one
 level: that of the Apache Kafka version whose behaviour this node follows, or that it presents itself as.
+
+`anabranch.version` is the cluster's level in the catalog (docs/adr/0046-levels-of-a-cluster.md). It only rises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,12 @@ from typing import Final
 
 from anabranch.broker.kafka.configs.cluster import FEATURES, ClusterConfigs
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.schema import FIRST_ADDITIVE
+from anabranch.s3stream.catalog.schema import NEWEST as NEWEST_LEVEL
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable
 
+CLUSTER_LEVEL: Final = "anabranch.version"
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
 SHARE_VERSION: Final = "share.version"
@@ -63,12 +70,17 @@ class Features:
     older release.
     """
 
-    def __init__(self, configs: ClusterConfigs, node_id: int, newest: Mapping[str, int] = NEWEST) -> None:
+    def __init__(
+        self, configs: ClusterConfigs, node_id: int, newest: Mapping[str, int] = NEWEST, catalog: Catalog | None = None
+    ) -> None:
+        """Set up. Without a catalog the cluster's level is no feature; one that is named older does not show it."""
         self._configs = configs
         self._node_id = node_id
-        self._newest = newest
+        self._catalog = catalog
+        shows_level = catalog is not None and newest == NEWEST
+        self._newest = {**newest, CLUSTER_LEVEL: NEWEST_LEVEL} if shows_level else newest
         self.supported: Mapping[str, tuple[int, int]] = {
-            name: (_lowest(name, highest), highest) for name, highest in newest.items()
+            name: (_lowest(name, highest), highest) for name, highest in self._newest.items()
         }
         """Lowest and highest level of each supported feature."""
 
@@ -79,6 +91,8 @@ class Features:
 
     def level(self, name: str) -> int:
         """Return the finalized level; 0 if the feature is off or unknown."""
+        if name == CLUSTER_LEVEL and self._catalog is not None:
+            return self._catalog.level
         newest = self._newest.get(name, 0)
         return min(newest, int(self._configs.get(FEATURES, _CLUSTER).get(name, newest)))
 
@@ -89,6 +103,7 @@ class Features:
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         """Apply all of the updates, or none. Raises INVALID_UPDATE_VERSION with Kafka's message."""
         changed: dict[str, str] = {}
+        level = 0
         for update in updates:
             problem = self._problem(update)
             if problem:
@@ -97,15 +112,30 @@ class Features:
                     "The update failed for all features since the following feature had an error: "
                     f"Invalid update version {update.level} for feature {update.name}. {problem}",
                 )
-            if update.level != self.level(update.name):
+            if update.name == CLUSTER_LEVEL:
+                level = update.level
+            elif update.level != self.level(update.name):
                 changed[update.name] = str(update.level)
+        if level:
+            await self._raise_level(level, validate_only=validate_only)
         if changed and not validate_only:
             await self._configs.alter(
                 FEATURES, _CLUSTER, set_configs={**changed, _EPOCH: str(self.epoch + 1)}, unset=()
             )
 
+    async def _raise_level(self, level: int, *, validate_only: bool) -> None:
+        assert self._catalog is not None, "it is a supported feature"
+        try:
+            await self._catalog.raise_level(level, validate_only=validate_only)
+        except CatalogUnavailable:
+            raise
+        except CatalogError as error:
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, str(error)) from error
+
     def _problem(self, update: FeatureUpdate) -> str:
         newest, current = self._newest.get(update.name), self.level(update.name)
+        if update.name == CLUSTER_LEVEL and self._catalog is not None:
+            newest = NEWEST_LEVEL
         if update.upgrade_type not in set(UpgradeType):
             return "The controller does not support the given upgrade type."
         if update.level < 0:
@@ -129,4 +159,6 @@ class Features:
 
 def _lowest(name: str, newest: int) -> int:
     """Return the lowest supported level of a feature."""
+    if name == CLUSTER_LEVEL:
+        return FIRST_ADDITIVE - 1
     return newest if name == METADATA_VERSION else 0

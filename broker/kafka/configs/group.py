@@ -1,7 +1,7 @@
 """Configs of a consumer group (KIP-848), share group (KIP-932) or streams group (KIP-1071) over the node's defaults.
 
-Only configs that have an effect here are listed. Values must be within the node's limits, so that no group keeps dead
-members for days, or has its members send a heartbeat every millisecond.
+Values must be within the node's limits, so that no group keeps dead members for days, or has its members send a
+heartbeat every millisecond.
 """
 
 import re
@@ -11,12 +11,15 @@ from typing import Final, NamedTuple
 
 from anabranch.broker.kafka.configs.cluster import GROUP, ClusterConfigs
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigType
+from anabranch.broker.kafka.configs.group_times import GroupTimes
 from anabranch.broker.kafka.configs.streams import StreamsConfigs
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+CONSUMER_ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
+SHARE_ASSIGNMENT_INTERVAL: Final = "share.assignment.interval.ms"
 SHARE_SESSION_TIMEOUT: Final = "share.session.timeout.ms"
 SHARE_HEARTBEAT_INTERVAL: Final = "share.heartbeat.interval.ms"
 SHARE_RECORD_LOCK_DURATION: Final = "share.record.lock.duration.ms"
@@ -37,6 +40,10 @@ STREAMS_ACCEPTABLE_RECOVERY_LAG: Final = "streams.acceptable.recovery.lag"
 STREAMS_RACK_TAGS: Final = "streams.rack.aware.assignment.tags"
 STREAMS_ASSIGNOR: Final = "streams.assignor.name"
 STREAMS_ASSIGNORS: Final = ("sticky",)
+STREAMS_WARMUP_REPLICAS: Final = "streams.num.warmup.replicas"
+WARMUP_REPLICAS_MAX: Final = 20
+OFFLOADED: Final = ".assignor.offload.enable"
+"""End of the names of configs that let Apache Kafka compute assignments in another thread."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _BY_DURATION: Final = "by_duration:"
@@ -106,6 +113,20 @@ _NUMBERS = (
         "consumer_heartbeat_interval_ms",
         1,
         "Interval of the members' heartbeats (consumer protocol).",
+    ),
+    (
+        CONSUMER_ASSIGNMENT_INTERVAL,
+        "1000",
+        "consumer_assignment_interval_ms",
+        0,
+        "Shortest time between two assignments of a consumer group.",
+    ),
+    (
+        SHARE_ASSIGNMENT_INTERVAL,
+        "1000",
+        "share_assignment_interval_ms",
+        0,
+        "Shortest time between two assignments of a share group.",
     ),
     (
         SHARE_SESSION_TIMEOUT,
@@ -224,6 +245,16 @@ _OF_STREAMS = (
         setting=("group", "streams_rack_aware_assignment_tags"),
     ),
     ConfigDef(STREAMS_ASSIGNOR, _S, STREAMS_ASSIGNORS[0], "Assignor of tasks."),
+    ConfigDef(
+        STREAMS_WARMUP_REPLICAS,
+        _I,
+        "2",
+        "Tasks that warm up before they move. Accepted for compatibility; as in Apache Kafka 4.4 it has no effect: "
+        "tasks move at once.",
+        broker_name=f"group.{STREAMS_WARMUP_REPLICAS}",
+        minimum=0,
+        is_internal=True,
+    ),
 )
 
 
@@ -232,6 +263,16 @@ def _definitions() -> Iterator[ConfigDef]:
         yield ConfigDef(name, _I, default, text, broker_name=f"group.{name}", setting=("group", setting), minimum=least)
     yield from _OTHERS
     yield from _OF_STREAMS
+    for kind in ("consumer", "share", "streams"):
+        yield ConfigDef(
+            f"{kind}{OFFLOADED}",
+            _B,
+            "true",
+            "Compute assignments in the background. Accepted for compatibility; as in Apache Kafka 4.4 it has no "
+            "effect: a heartbeat computes them.",
+            broker_name=f"group.{kind}{OFFLOADED}",
+            is_internal=True,
+        )
 
 
 GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({row.name: row for row in _definitions()})
@@ -261,6 +302,8 @@ def _check_streams(values: Mapping[str, str], settings: GroupSettings) -> None:
     most, least = settings.streams_standby_replicas_max, settings.streams_task_offset_interval_min_ms
     if int(values.get(STREAMS_STANDBY_REPLICAS, 0)) > most:
         raise _invalid(f"{STREAMS_STANDBY_REPLICAS} must be less than or equal to {most}")
+    if int(values.get(STREAMS_WARMUP_REPLICAS, 0)) > WARMUP_REPLICAS_MAX:
+        raise _invalid(f"{STREAMS_WARMUP_REPLICAS} must be less than or equal to {WARMUP_REPLICAS_MAX}")
     if int(values.get(STREAMS_TASK_OFFSET_INTERVAL, least)) < least:
         raise _invalid(f"{STREAMS_TASK_OFFSET_INTERVAL} must be greater than or equal to {least}")
     assignor = values.get(STREAMS_ASSIGNOR)
@@ -276,9 +319,11 @@ def _limits(settings: GroupSettings) -> Iterator[tuple[str, int, int]]:
     for name, prefix in (
         (HEARTBEAT_INTERVAL, "consumer_heartbeat_interval"),
         (SESSION_TIMEOUT, "consumer_session_timeout"),
+        (CONSUMER_ASSIGNMENT_INTERVAL, "consumer_assignment_interval"),
         (SHARE_HEARTBEAT_INTERVAL, "share_heartbeat_interval"),
         (SHARE_SESSION_TIMEOUT, "share_session_timeout"),
         (SHARE_RECORD_LOCK_DURATION, "share_record_lock_duration"),
+        (SHARE_ASSIGNMENT_INTERVAL, "share_assignment_interval"),
         (STREAMS_HEARTBEAT_INTERVAL, "streams_heartbeat_interval"),
         (STREAMS_SESSION_TIMEOUT, "streams_session_timeout"),
         (STREAMS_ASSIGNMENT_INTERVAL, "streams_assignment_interval"),
@@ -312,17 +357,17 @@ class GroupConfigs:
         self._configs = configs
         self._settings = settings
 
-    def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member of a consumer group is removed."""
-        return self._number_of(group_id, SESSION_TIMEOUT)
+    def consumer_times(self, group_id: str) -> GroupTimes:
+        """Return the session timeout and the assignment interval of a consumer group."""
+        return self._times_of(group_id, SESSION_TIMEOUT, CONSUMER_ASSIGNMENT_INTERVAL)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """Return the interval of the heartbeats of a consumer group's members."""
         return self._number_of(group_id, HEARTBEAT_INTERVAL)
 
-    def share_session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member of a share group is removed."""
-        return self._number_of(group_id, SHARE_SESSION_TIMEOUT)
+    def share_times(self, group_id: str) -> GroupTimes:
+        """Return the session timeout and the assignment interval of a share group."""
+        return self._times_of(group_id, SHARE_SESSION_TIMEOUT, SHARE_ASSIGNMENT_INTERVAL)
 
     def share_heartbeat_interval_ms(self, group_id: str) -> int:
         """Return the interval of the heartbeats of a share group's members."""
@@ -374,6 +419,10 @@ class GroupConfigs:
             standby_replicas=_number(values, STREAMS_STANDBY_REPLICAS, self._settings),
             rack_tags=tuple(filter(None, map(str.strip, tags.split(",")))),
         )
+
+    def _times_of(self, group_id: str, session_timeout: str, assignment_interval: str) -> GroupTimes:
+        values = self._configs.get(GROUP, group_id)
+        return GroupTimes(*(_number(values, name, self._settings) for name in (session_timeout, assignment_interval)))
 
     def _number_of(self, group_id: str, name: str) -> int:
         return _number(self._configs.get(GROUP, group_id), name, self._settings)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "table."
 ENABLE: Final = "table.enable"
 REASON_CHARACTERS_MAX: Final = 500
+JSON_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def is_enabled(configs: Mapping[str, str]) -> bool:
@@ -74,8 +75,31 @@ def _problem(part: "PartOptions") -> str | None:
     except (ValueError, RecursionError) as error:
         return f"expected JSON: {error}"
     if part.format == "json":
-        return None if isinstance(schema, dict) else "expected a JSON Schema, which is an object"
+        return _json_problem(schema)
     return _avro_problem(schema)
+
+
+def _json_problem(schema: Any) -> str | None:
+    """Return what is wrong with a JSON Schema. A misspelt type would make a column of texts."""
+    if not isinstance(schema, dict):
+        return "expected a JSON Schema, which is an object"
+    parts: list[tuple[str, Any]] = [("", schema)]
+    for path, part in parts:  # which grows meanwhile
+        if not isinstance(part, dict):
+            continue
+        named = part.get("type", [])
+        for kind in named if isinstance(named, list) else [named]:
+            if kind not in JSON_TYPES:
+                place = f"the type of {path}" if path else "its type"
+                return f"{place} is {json.dumps(kind)}, expected one of {', '.join(JSON_TYPES)}"
+        for word in ("properties", "$defs", "definitions"):
+            inner = part.get(word)
+            if isinstance(inner, dict):
+                parts += [(f"{path}.{name}" if path else name, each) for name, each in inner.items()]
+        for word in ("items", "additionalProperties", "anyOf", "oneOf"):
+            inner = part.get(word)
+            parts += [(path, each) for each in (inner if isinstance(inner, list) else [inner])]
+    return None
 
 
 def _avro_problem(schema: Any) -> str | None:

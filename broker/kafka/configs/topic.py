@@ -13,6 +13,7 @@ from anabranch.compaction.interface import CleanPolicy
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.encoder import STRING_BYTES_MAX
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,19 @@ class TopicConfig:
     """True if `cleanup.policy` has `delete`: only then may records be deleted by retention or on request."""
     store: str
     """Name of the object store for new data."""
+    record_bytes_max: int
+    """Largest body of a record in a compressed batch."""
+
+    @property
+    def limits_records(self) -> bool:
+        """True if the records of compressed batches must be measured."""
+        return self.record_bytes_max < RECORD_BYTES_MAX
+
+    @property
+    def has_common_rules(self) -> bool:
+        """True if no rule of the topic asks for more than a look at the header of a batch; the native part asks."""
+        changes = self.compression is not None or self.log_append_time
+        return not (changes or self.compacted or self.limits_records)
 
     @property
     def compacted(self) -> bool:
@@ -161,4 +175,5 @@ def parse_topic_config(configs: Mapping[str, str], defaults: TopicDefaults) -> T
         retention_bytes=int(value("retention.bytes")),
         deletable="delete" in parse_list(value("cleanup.policy")),
         store=value("storage.policy"),
+        record_bytes_max=int(value("max.decompressed.message.bytes")),
     )

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Final
 
 from anabranch.broker.kafka.configs.definitions import LONG_MAX, ConfigDef, ConfigType
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX
 
 DEAD_LETTER_ENABLE: Final = "errors.deadletterqueue.group.enable"
 """Config of a topic that share groups may write dead letters to."""
 _NO_EFFECT = " Accepted for compatibility; it has no effect here: "
 _SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
-_ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
-_NOT_DECOMPRESSED = _NO_EFFECT + "compressed batches are stored as they are, and memory for the others is limited."
+_ONE_COPY = _NO_EFFECT + "replicas have no copies; durability comes from the log device and the object store."
 _NO_TIERS = _NO_EFFECT + "all data is in object storage."
 
 
@@ -112,15 +112,32 @@ _TOPIC_DEFS = (
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     replace(
-        _def("compression.gzip.level", _I, "-1", "Level if the type is gzip; -1: gzip's default.", low=1, high=9),
+        _def(
+            "compression.gzip.level",
+            _I,
+            "-1",
+            "Level if the type is gzip; -1: gzip's default.",
+            broker="compression.gzip.level",
+            low=1,
+            high=9,
+        ),
         also_allowed=-1,
     ),
-    _def("compression.lz4.level", _I, "9", "Level if the type is lz4.", low=1, high=17),
+    _def(
+        "compression.lz4.level",
+        _I,
+        "9",
+        "Level if the type is lz4.",
+        broker="compression.lz4.level",
+        low=1,
+        high=17,
+    ),
     _def(
         "compression.zstd.level",
         _I,
         "3",
         "Level if the type is zstd.",
+        broker="compression.zstd.level",
         low=-131072,
         high=22,
     ),
@@ -199,11 +216,12 @@ _TOPIC_DEFS = (
     _def(
         "max.decompressed.message.bytes",
         _I,
-        "2147483639",
-        "The largest size of a single record after decompression." + _NOT_DECOMPRESSED,
+        str(RECORD_BYTES_MAX),
+        "The largest size of a record in a compressed batch, without its length. Below its default, compressed batches "
+        "are decompressed when they arrive.",
         broker="max.decompressed.message.bytes",
         low=1,
-        high=2147483639,
+        high=RECORD_BYTES_MAX,
     ),
     _def(
         "max.message.bytes",

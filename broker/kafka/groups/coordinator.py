@@ -7,13 +7,13 @@ the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and client
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from anabranch.broker.kafka.configs.group_times import GroupTimesGetter
 from anabranch.broker.kafka.configs.streams import StreamsConfigsGetter
 from anabranch.broker.kafka.coordination.log import InternalTopic, LogWriter
 from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
-from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
-from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Group
 from anabranch.broker.kafka.groups.kinds import default_streams_configs
+from anabranch.broker.kafka.groups.modern.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.requests import NEVER_MS
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
@@ -37,8 +37,8 @@ class GroupCoordinator:
         steady_ms: Callable[[], int] | None = None,
         new_id: Callable[[], str],
         topics: TopicImageGetter = lambda: NO_TOPICS,
-        session_timeout_ms: SessionTimeout | None = None,
-        share_session_timeout_ms: SessionTimeout | None = None,
+        consumer_times: GroupTimesGetter | None = None,
+        share_times: GroupTimesGetter | None = None,
         streams_configs: StreamsConfigsGetter = default_streams_configs,
         expiry_now_ms: Callable[[], int] | None = None,
         read_topic_names: TopicNamesReader | None = None,
@@ -46,7 +46,7 @@ class GroupCoordinator:
     ) -> None:
         """`steady_ms` is the clock of deadlines, by default the event loop's; `expiry_now_ms` that of expired offsets.
 
-        `session_timeout_ms` and `share_session_timeout_ms` return a group's own timeout, `streams_configs` its configs.
+        `consumer_times` and `share_times` return a group's own times, `streams_configs` its configs.
 
         `read_topic_names` identifies offsets of deleted topics when a shard is loaded; without it they are kept.
         `parking` is notified of shards that are being loaded.
@@ -58,8 +58,8 @@ class GroupCoordinator:
         self.new_id = new_id
         """Returns the unique part of a new member id."""
         self._topics = topics
-        self._session_timeout_ms = session_timeout_ms
-        self._share_session_timeout_ms = share_session_timeout_ms
+        self._consumer_times = consumer_times
+        self._share_times = share_times
         self._streams_configs = streams_configs
         self.states_to_create: asyncio.Queue[StatesToCreate] = asyncio.Queue()
         """States that share groups ask for, taken by `broker.kafka.groups.share.creator`."""
@@ -84,8 +84,8 @@ class GroupCoordinator:
             now_ms=self.now_ms,
             steady_ms=self._steady_ms,
             topics=self._topics,
-            session_timeout_ms=self._session_timeout_ms,
-            share_session_timeout_ms=self._share_session_timeout_ms,
+            consumer_times=self._consumer_times,
+            share_times=self._share_times,
             create_states=self._create_states,
             streams_configs=self._streams_configs,
             read_topic_names=self._read_topic_names,

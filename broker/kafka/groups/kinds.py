@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+from anabranch.broker.kafka.configs.group_times import GroupTimesGetter
 from anabranch.broker.kafka.configs.streams import StreamsConfigs, StreamsConfigsGetter
 from anabranch.broker.kafka.groups.classic.kind import ClassicKind
-from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.interface import GroupKind, GroupMachine
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.kafka.groups.share.kind import ShareKind
 from anabranch.broker.kafka.groups.share.requests import CreateStates, StatesToCreate
@@ -35,15 +35,15 @@ class GroupKinds:
         self,
         settings: GroupSettings,
         topics: TopicImageGetter,
-        session_timeout_ms: SessionTimeout | None = None,
-        share_session_timeout_ms: SessionTimeout | None = None,
+        consumer_times: GroupTimesGetter | None = None,
+        share_times: GroupTimesGetter | None = None,
         create_states: CreateStates = create_no_states,
         streams_configs: StreamsConfigsGetter = default_streams_configs,
     ) -> None:
         self._kinds: Mapping[str, GroupKind] = {
             "classic": ClassicKind(settings),
-            "consumer": ConsumerKind(settings, topics, session_timeout_ms),
-            "share": ShareKind(settings, topics, create_states, share_session_timeout_ms),
+            "consumer": ConsumerKind(settings, topics, consumer_times),
+            "share": ShareKind(settings, topics, create_states, share_times),
             "streams": StreamsKind(settings, topics, streams_configs),
         }
 

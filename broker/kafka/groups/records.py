@@ -14,7 +14,7 @@ from anabranch.broker.kafka.groups.consumer import records as consumer_records
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.share import records as share_records
 from anabranch.broker.kafka.groups.streams import records as streams_records
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned, read_version
 from anabranch.protocol.messages.embedded.consumer_offsets import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -76,9 +76,9 @@ def parse_record(record: KeyValue) -> OffsetsTopicRecord:
     """Decode a record; the value of a group's is left to its kind. Raises MalformedMessage."""
     kind = read_version(record.key)
     if kind in OFFSET_KEY_VERSIONS:
-        return _parse_offset(record, kind)
+        return _parse_offset(record)
     if kind == GROUP_KEY_VERSION:
-        return GroupRecord(decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group, record.value)
+        return GroupRecord(decode_versioned(GroupMetadataKey, record.key).group, record.value)
     for records in (consumer_records, share_records, streams_records):
         key = records.KINDS.parse_key(record.key)
         if key is not None:
@@ -86,11 +86,11 @@ def parse_record(record: KeyValue) -> OffsetsTopicRecord:
     return UnknownRecord(record.key, record.value)
 
 
-def _parse_offset(record: KeyValue, key_version: int) -> OffsetRecord:
-    key = decode_exact(OffsetCommitKey, record.key, key_version, 2)
+def _parse_offset(record: KeyValue) -> OffsetRecord:
+    key = decode_versioned(OffsetCommitKey, record.key)
     committed = None
     if record.value is not None:
-        value = decode_exact(OffsetCommitValue, record.value, read_version(record.value), 2)
+        value = decode_versioned(OffsetCommitValue, record.value)
         committed = CommittedOffset(
             offset=value.offset,
             leader_epoch=value.leader_epoch,

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
+from anabranch.broker.kafka.configs.group_times import GroupTimesGetter
 from anabranch.broker.kafka.configs.streams import StreamsConfigsGetter
 from anabranch.broker.kafka.coordination.log import JointWrites, KeyValue, LogWriter, WriteDone
-from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
-from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.interface import Group
 from anabranch.broker.kafka.groups.kinds import GroupKinds, create_no_states, default_streams_configs
 from anabranch.broker.kafka.groups.member_requests import MembershipManager
+from anabranch.broker.kafka.groups.modern.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.offset_manager import OffsetManager, deleted_at_once
 from anabranch.broker.kafka.groups.offsets import GroupOffsets
 from anabranch.broker.kafka.groups.records import offset_record
@@ -52,8 +52,8 @@ class GroupShard:
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int] | None = None,
         topics: TopicImageGetter = lambda: NO_TOPICS,
-        session_timeout_ms: SessionTimeout | None = None,
-        share_session_timeout_ms: SessionTimeout | None = None,
+        consumer_times: GroupTimesGetter | None = None,
+        share_times: GroupTimesGetter | None = None,
         create_states: CreateStates = create_no_states,
         streams_configs: StreamsConfigsGetter = default_streams_configs,
         read_topic_names: TopicNamesReader | None = None,
@@ -71,9 +71,7 @@ class GroupShard:
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._kinds = GroupKinds(
-            settings, topics, session_timeout_ms, share_session_timeout_ms, create_states, streams_configs
-        )
+        self._kinds = GroupKinds(settings, topics, consumer_times, share_times, create_states, streams_configs)
         self._groups = GroupTable(
             settings,
             self._kinds,

@@ -7,9 +7,18 @@ nothing is replaced by the next one, so there is at most one entry for each star
 import struct
 from bisect import bisect_right
 
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
 UNDEFINED = -1
 _COUNT = struct.Struct(">I")
 _ENTRY = struct.Struct(">iq")
+
+
+def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> None:
+    """Compare the client's epoch (-1: none) with the leader's. Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
+    if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:
+        older = current_leader_epoch < leader_epoch
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 class LeaderEpochs:

@@ -17,11 +17,13 @@ import structlog
 
 from anabranch.broker.kafka.configs.topic import TopicConfig
 from anabranch.broker.kafka.partitions.batch_checks import check_batch
+from anabranch.broker.kafka.partitions.leader_epochs import check_leader_epoch
 from anabranch.broker.kafka.partitions.producers import BatchEntry, Producer
 from anabranch.broker.kafka.partitions.record_checks import PreparedBatch, RequiredWork, inspection_of
 from anabranch.broker.kafka.partitions.record_work import LoopBudgetExceeded, RecordWork
 from anabranch.broker.kafka.partitions.replay import PartitionReplay, apply_unsequenced
 from anabranch.broker.kafka.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
+from anabranch.broker.kafka.partitions.transactions import AbortedEntry
 from anabranch.protocol.batch import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -29,6 +31,7 @@ from anabranch.protocol.batch import (
     patch,
     stamp_append_time,
 )
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.record_scan import scan_records
 from anabranch.protocol.records import ControlType, build_marker
@@ -82,6 +85,7 @@ class Partition:
         "_last_durable",
         "_listeners",
         "_read_failure",
+        "_stable_ends",
         "appended_bytes",
         "config",
         "epochs",
@@ -90,6 +94,8 @@ class Partition:
         "max_timestamp",
         "now_ms",
         "producers",
+        "requests",
+        "sent_bytes",
         "stream",
         "topic",
         "topic_id",
@@ -121,6 +127,10 @@ class Partition:
         self.now_ms = now_ms
         self.appended_bytes = 0
         """Bytes appended since the start of the node; waiters compare it with the value that they saw before."""
+        self.sent_bytes = 0
+        """Bytes of records sent to readers, and to replicas that follow, since then."""
+        self.requests = 0
+        """Number of batches appended and of answers with records since then."""
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._listeners: dict[ChangeListener, None] = {}
@@ -133,10 +143,19 @@ class Partition:
         self.untimed_end = state.untimed_end
         """No batch from here on has records without a timestamp."""
         self.epochs.assign(stream.leader_epoch, stream.next_offset)
+        self._stable_ends: list[tuple[int, int]] = []
+        """Ends of the log at seals, with the first offset of a transaction that was open then, or the end."""
+        if stream.next_offset == stream.committed_offset:
+            self._note_stable_end()
         stream.snapshot_source = self._encode_snapshot
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
+
+    @property
+    def stream_id(self) -> int:
+        """Id of the stream."""
+        return self.stream.stream_id
 
     @property
     def log_start_offset(self) -> int:
@@ -154,11 +173,35 @@ class Partition:
         stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)
         return max(stable, self.stream.start_offset)  # records of an open transaction can be deleted, too
 
+    @property
+    def has_failed(self) -> bool:
+        """True if it refuses appends."""
+        return self.stream.error is not None
+
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Compare the client's epoch (-1: none) with ours. Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            older = current_leader_epoch < self.leader_epoch
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        check_leader_epoch(current_leader_epoch, self.leader_epoch)
+
+    def readable_in_objects(self, *, committed: bool) -> int:
+        """Return the end of what replicas can read; `committed`: that of READ_COMMITTED readers, as far as it is known.
+
+        The marker of a transaction may be here only: without it a replica takes the transaction for open.
+        """
+        if not committed:
+            return self.stream.committed_offset
+        ends = self._stable_ends
+        self._forget_stable_ends()
+        return ends[0][1] if ends and ends[0][0] <= self.stream.committed_offset else self.stream.start_offset
+
+    def _forget_stable_ends(self) -> None:
+        """Keep the last entry at or before the committed end, and all after it."""
+        ends, committed_offset = self._stable_ends, self.stream.committed_offset
+        while len(ends) > 1 and ends[1][0] <= committed_offset:
+            del ends[0]
+
+    def is_vacated(self, entry: AbortedEntry) -> bool:
+        """Return whether compaction has removed the data of an aborted transaction: see `PartitionTransactions`."""
+        return self.transactions.is_vacated(entry)
 
     # look-ups
 
@@ -242,9 +285,11 @@ class Partition:
         config = self.config
         view, header, out_of_range, odd_frame = check_batch(records, config, api_version, now_ms, self)
         recompression = config.compression is not None and config.compression != header.compression
-        if out_of_range or recompression or config.compacted or odd_frame:
+        oversize = config.limits_records and header.compression != Compression.NONE
+        if out_of_range or recompression or config.compacted or odd_frame or oversize:
             if prepared is None or prepared.config is not config:
-                found = self._inspect(view, header, RequiredWork(out_of_range, config.compacted, recompression), now_ms)
+                required = RequiredWork(out_of_range, config.compacted, recompression, oversize)
+                found = self._inspect(view, header, required, now_ms)
                 if isinstance(found, InspectionWait):
                     return found
                 prepared = found
@@ -414,12 +459,20 @@ class Partition:
         if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
         self.appended_bytes += len(batch.payload)
+        self.requests += 1
         if self._listeners and durable is not self._last_durable:
             durable.add_done_callback(self._on_durable)
         self._last_durable = durable
         return durable
 
+    def _note_stable_end(self) -> None:
+        self._forget_stable_ends()
+        end_offset = self.stream.next_offset
+        stable = next((each.first_offset for each in self.transactions.open.values()), end_offset)
+        self._stable_ends.append((end_offset, stable))
+
     def _encode_snapshot(self) -> bytes:
+        self._note_stable_end()
         state = SnapshotState(self.max_timestamp, self.epochs, self.transactions, self.producers, self.untimed_end)
         return encode_snapshot(state, self.stream.start_offset)
 
@@ -447,6 +500,11 @@ class Partition:
         if reason and reason != self._read_failure:
             log.error("records cannot be read", partition=str(self), reason=reason)
         self._read_failure = reason
+
+    def note_sent(self, size_bytes: int) -> None:
+        """Count an answer with records."""
+        self.sent_bytes += size_bytes
+        self.requests += 1
 
     # waiting readers
 

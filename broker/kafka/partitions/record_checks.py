@@ -13,7 +13,7 @@ from anabranch.broker.kafka.configs.topic import TopicConfig
 from anabranch.broker.kafka.partitions.record_work import Inspection, RecordWork
 from anabranch.protocol.batch import BatchHeader
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.record_scan import RecordHead, fits_batch, scan_records
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX, RecordHead, fits_batch, scan_records
 from anabranch.protocol.records import recompress
 from anabranch.wal.interface import Buffer
 
@@ -49,6 +49,8 @@ class RequiredWork(NamedTuple):
     """The topic is compacted: every record needs a key."""
     recompression: bool
     """The topic's codec differs from that of the batch."""
+    sizes: bool
+    """The batch is compressed, and the topic limits the size of a record."""
 
 
 def inspection_of(
@@ -64,9 +66,10 @@ def inspection_of(
 
     It raises KafkaError.
     """
+    size_max = config.record_bytes_max if required.sizes else RECORD_BYTES_MAX
 
     def records(data: memoryview) -> Iterator[RecordHead]:
-        return check_frame(work.interruptible(scan_records(data, header)), header, where)
+        return check_frame(work.interruptible(scan_records(data, header, size_max)), header, where)
 
     def inspect(data: memoryview) -> PreparedBatch:
         if required.timestamps:

@@ -48,19 +48,43 @@ def decode_snapshot(stream_id: int, data: bytes) -> SnapshotState:
     """
     if not data:
         return SnapshotState(MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates(), None)
-    if not 1 <= data[0] <= SNAPSHOT_VERSION:
-        raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
     try:
-        version, timestamp_ms, base_offset = _HEAD.unpack_from(data)
-        position, untimed_end = _HEAD.size, None
-        if version > 2:
-            (untimed_end,) = _UNTIMED_END.unpack_from(data, position)
-            position += _UNTIMED_END.size
-        epochs, position = LeaderEpochs.decode(data, position)
-        transactions = PartitionTransactions()
-        if version > 1:
-            transactions, position = PartitionTransactions.decode(data, position)
+        head, epochs, transactions, position = _decode_head(stream_id, data)
         producers = ProducerStates.decode(data, position)
     except struct.error as error:
-        raise CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
-    return SnapshotState(MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, producers, untimed_end)
+        raise _cut_short(stream_id, data, error) from None
+    return SnapshotState(MaxTimestamp(*head[:2]), epochs, transactions, producers, head[2])
+
+
+def decode_transactions(stream_id: int, data: bytes) -> PartitionTransactions:
+    """Decode what readers need of the output of `encode_snapshot`: open and aborted ones. Raises CorruptObject."""
+    if not data:
+        return PartitionTransactions()
+    try:
+        _, _, transactions, _ = _decode_head(stream_id, data)
+    except struct.error as error:
+        raise _cut_short(stream_id, data, error) from None
+    transactions.keep_producers({})
+    return transactions
+
+
+def _cut_short(stream_id: int, data: bytes, error: struct.error) -> CorruptObject:
+    return CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}")
+
+
+def _decode_head(
+    stream_id: int, data: bytes
+) -> tuple[tuple[int, int, int | None], LeaderEpochs, PartitionTransactions, int]:
+    """Decode all but the producers, which begin at the last value returned. Raises CorruptObject, struct.error."""
+    if not 1 <= data[0] <= SNAPSHOT_VERSION:
+        raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
+    version, timestamp_ms, base_offset = _HEAD.unpack_from(data)
+    position, untimed_end = _HEAD.size, None
+    if version > 2:
+        (untimed_end,) = _UNTIMED_END.unpack_from(data, position)
+        position += _UNTIMED_END.size
+    epochs, position = LeaderEpochs.decode(data, position)
+    transactions = PartitionTransactions()
+    if version > 1:
+        transactions, position = PartitionTransactions.decode(data, position)
+    return (timestamp_ms, base_offset, untimed_end), epochs, transactions, position

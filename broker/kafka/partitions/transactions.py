@@ -235,6 +235,10 @@ class PartitionTransactions:
             if entry[:3] in wanted:
                 self._vacated.setdefault(entry, now_ms)
 
+    def add_aborted(self, entries: Iterable[AbortedEntry]) -> None:
+        """Add aborted transactions that the partition's leader knows."""
+        self._aborted = sorted({*self._aborted, *entries}, key=lambda entry: entry.last_offset)
+
     def forget_vacated(self, before_ms: int, is_cached: Callable[[int], bool]) -> None:
         """Remove those vacated by `before_ms` of which no cache holds the marker, and so nothing at all."""
         gone = {

@@ -147,6 +147,7 @@ class ShareLeader:
             configs.share_delivery_count_limit(group_id),
             configs.share_record_lock_duration_ms(group_id),
             self._dead_letters.is_on(group_id),
+            configs.share_renew_acknowledge_enable(group_id),
         )
 
     async def _load(self) -> None:
@@ -212,12 +213,15 @@ class ShareLeader:
         """Return the offset to read from; None if no records may be acquired now."""
         if self._machine is None or self.is_being_read or self.error is not None:
             return None
-        self._follow_log_start()
-        return self.machine.next_fetch_offset() if self.machine.can_acquire() else None
+        machine = self._follow_log_start()
+        return machine.next_fetch_offset() if machine.can_acquire() else None
 
-    def _follow_log_start(self) -> None:
-        if self.machine.next_fetch_offset() < self.partition.log_start_offset:
-            self.machine.move_log_start(self.partition.log_start_offset)
+    def _follow_log_start(self) -> SharePartition:
+        """Forget the records that were deleted, and return the state."""
+        machine = self.machine
+        if machine.next_fetch_offset() < self.partition.log_start_offset:
+            machine.move_log_start(self.partition.log_start_offset)
+        return machine
 
     def reach(self, records_max: int) -> OffsetCount:
         """Return how many offsets may be acquired now, and where they end, as `SharePartition.reach` does."""
@@ -245,8 +249,7 @@ class ShareLeader:
         """
         if self.error is not None:
             return []
-        self._follow_log_start()
-        acquired = self.machine.acquire(
+        acquired = self._follow_log_start().acquire(
             member_id,
             fetched,
             fetch_offset=fetch_offset,

@@ -57,10 +57,6 @@ class SharePartitions:
         """Return the duration of the group's locks."""
         return self._configs.share_record_lock_duration_ms(group_id)
 
-    def renews(self, group_id: str) -> bool:
-        """Return whether members of the group may renew locks."""
-        return self._configs.share_renew_acknowledge_enable(group_id)
-
     def open(self, group_id: str, partition: Partition) -> ShareLeader:
         """Return the share partition of a group and a partition that this node leads. It may have to be loaded yet."""
         key = ShareKey(group_id, partition.topic_id, partition.index)

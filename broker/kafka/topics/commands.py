@@ -54,7 +54,8 @@ class TopicCommands:
 
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """Create a topic and open it. Raises KafkaError."""
-        (created,) = await self.create_all([TopicSpec(name, partitions, configs, internal)])
+        factor = 1 if internal else self._settings.topic.replication_factor
+        (created,) = await self.create_all([TopicSpec(name, partitions, configs, internal, factor=factor)])
         if isinstance(created, KafkaError):
             raise created
         return created
@@ -85,7 +86,16 @@ class TopicCommands:
             return ()
         answers = await self._catalog.create_topics(
             [
-                NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal, spec.leaders)
+                NewTopic(
+                    spec.name,
+                    self._new_topic_id(),
+                    spec.partitions,
+                    spec.configs,
+                    spec.internal,
+                    spec.leaders,
+                    spec.replicas,
+                    spec.factor,
+                )
                 for spec in specs
             ],
             leader=self._node_id,
@@ -112,8 +122,14 @@ class TopicCommands:
                 raise
             return found
 
-    async def grow(self, name: str, total: int, leaders: Sequence[int] | None = None) -> Topic:
-        """Add partitions until there are `total`, led by `leaders` in order, or placed over the nodes.
+    async def grow(
+        self,
+        name: str,
+        total: int,
+        leaders: Sequence[int] | None = None,
+        replicas: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """Add partitions until there are `total`, with `leaders` and `replicas` in order, or placed over the nodes.
 
         Raises KafkaError.
         """
@@ -132,7 +148,12 @@ class TopicCommands:
             self._topics.expect_growth(topic)
             with _unknown_if_gone():
                 info = await self._catalog.add_partitions(
-                    topic.topic_id, total, leader=self._node_id, others=self._topics.other_leaders(), leaders=leaders
+                    topic.topic_id,
+                    total,
+                    leader=self._node_id,
+                    others=self._topics.other_leaders(),
+                    leaders=leaders,
+                    replicas=replicas,
                 )
             await self._topics.open_added(topic, info)
         await self._until_served([topic])

@@ -18,6 +18,10 @@ class TopicSpec:
     internal: bool = False
     leaders: Sequence[int] | None = None
     """Leader of each partition; None: they are placed over the living nodes."""
+    replicas: Sequence[Sequence[int]] | None = None
+    """Replicas of each partition, if `leaders` are given."""
+    factor: int = 1
+    """Number of replicas, if they are placed; at most as many as there are nodes."""
 
 
 class TopicCreation:

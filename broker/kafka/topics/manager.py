@@ -304,8 +304,10 @@ class TopicManager(TopicMap):
             if known is not None and known.name != info.name:  # detached, and attached under another name
                 await self._drop(known)
         self._name_leaders(changes.topics)
-        for info in changes.topics:
-            await self._follow(self._by_id[info.topic_id], info)
+        topics = [self._by_id[info.topic_id] for info in changes.topics]
+        for topic, info in zip(topics, changes.topics, strict=True):
+            await self._follow(topic, info)
+        await self._open_led(*topics)
 
     def _name_leaders(self, infos: Sequence[TopicInfo]) -> None:
         """Announce all new leaders to clients before any partition is opened; this node parks requests until then."""
@@ -355,10 +357,19 @@ class TopicManager(TopicMap):
             self._note_change()
         self._note_opening(topic)
         await self.open_added(topic, info)  # its configs
-        opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
+
+    async def _open_led(self, *topics: Topic) -> None:
+        """Open what this node leads and has not open, in one transaction of the catalog."""
+        opening = [
+            (topic, each)
+            for topic in topics
+            for each in topic.info.partitions
+            if topic.partitions[each.index] is None and self._opens(each)
+        ]
         if opening:
-            await self._open([(topic, each) for each in opening])
-            self._note_opening(topic)
+            await self._open(opening)
+            for topic in topics:
+                self._note_opening(topic)
             self._note_change()
 
     async def open_left(self, topic_id: bytes) -> None:
@@ -366,6 +377,7 @@ class TopicManager(TopicMap):
         topic = self._by_id.get(topic_id)
         if topic is not None:
             await self._follow(topic, topic.info)
+            await self._open_led(topic)
 
     # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
 

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.turns import ChangeTurns
+from anabranch.broker.node.peers.members import Members
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
@@ -38,28 +40,50 @@ class MoveRequests:
     """Asks for moves, and waits for them. Raises KafkaError for partitions that do not exist, and StorageError."""
 
     def __init__(
-        self, *, catalog: Catalog, topics: TopicManager, turns: ChangeTurns, now_ms: Callable[[], int]
+        self,
+        *,
+        catalog: Catalog,
+        topics: TopicManager,
+        turns: ChangeTurns,
+        members: Members,
+        now_ms: Callable[[], int],
     ) -> None:
         self._catalog = catalog
         self._topics = topics
         self._turns = turns
+        self._members = members
         self._now_ms = now_ms
 
-    async def request(self, wanted: Mapping[Place, int], reason: MoveReason) -> None:
-        """Order that nodes lead partitions, given by partition. This node has seen the orders when it returns."""
+    async def request(
+        self,
+        wanted: Mapping[Place, int],
+        reason: MoveReason,
+        replicas: Mapping[Place, Sequence[int]] = MappingProxyType({}),
+        leaders: Mapping[Place, int] = MappingProxyType({}),
+    ) -> None:
+        """Order that nodes lead partitions, given by partition. This node has seen the orders when it returns.
+
+        `replicas` are those that partitions get then. Partitions that are given `leaders`, and have others by now, are
+        left out.
+        """
         async with self._turns.changing(see_outcome=True):
-            targets = {self.info(place).stream_id: node_id for place, node_id in wanted.items()}
-            await self._catalog.request_moves(targets, reason=reason, now_ms=self._now_ms())
+            found = {place: self.info(place) for place in wanted}
+            left_out = {place for place, leader in leaders.items() if found[place].leader != leader}
+            targets = {found[place].stream_id: wanted[place] for place in wanted if place not in left_out}
+            given = {self.info(place).stream_id: node_ids for place, node_ids in replicas.items()}
+            await self._catalog.request_moves(targets, reason=reason, now_ms=self._now_ms(), replicas=given)
 
     async def cancel(self, places: Collection[Place]) -> None:
         """Remove the orders of partitions. One that is being carried out may still succeed."""
         async with self._turns.changing(see_outcome=True):
             await self._catalog.cancel_moves([self.info(place).stream_id for place in places])
 
-    async def set_draining(self, node_id: int, *, draining: bool) -> None:
-        """Let a node get no partitions, or let it get them again. Raises NotFound."""
+    async def set_draining(self, node_id: int, *, draining: bool) -> bool:
+        """Let a node get no partitions, or let it get them again. Returns whether that is new. Raises NotFound."""
         async with self._turns.changing(see_outcome=True):
+            is_new = draining != (node_id in self._members.draining)
             await self._catalog.drain_node(node_id, draining=draining)
+        return is_new
 
     def info(self, place: Place) -> PartitionInfo:
         """Return a partition as this node has seen it last. Raises UNKNOWN_TOPIC_OR_PARTITION."""

@@ -9,6 +9,7 @@ before the commit, nothing has changed; after it, all of the topic's records are
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from anabranch.broker.kafka.partitions.snapshot import decode_snapshot
@@ -200,6 +201,10 @@ class TopicMoves:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"Partition {place} could not be moved to node {self._node.node_id} within {limit_ms} ms: {reason}",
             )
+        with suppress(TimeoutError):  # it leads them before it has opened them
+            async with asyncio.timeout(limit_ms / 1000):
+                while any(self._topics.is_opening(topic, place.partition) for place in elsewhere):
+                    await self._topics.changed()
 
     # checks
 

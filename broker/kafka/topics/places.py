@@ -12,8 +12,18 @@ from anabranch.s3stream.catalog.values import TopicInfo
 def with_leader(info: TopicInfo, index: int, node_id: int, leader_epoch: int) -> TopicInfo:
     """Return the topic with a partition that a node has and leads now, as was ordered."""
     partitions = list(info.partitions)
-    moved = replace(partitions[index], leader=node_id, owner=node_id, leader_epoch=leader_epoch, order=None)
-    partitions[index] = moved
+    before = partitions[index]
+    outcome = before.order.outcome if before.order is not None and before.order.to_node == node_id else None
+    preferred, replicas = outcome or (before.preferred, before.replicas)
+    partitions[index] = replace(
+        before,
+        leader=node_id,
+        owner=node_id,
+        leader_epoch=leader_epoch,
+        preferred=preferred,
+        order=None,
+        replicas=replicas,
+    )
     return replace(info, partitions=partitions)
 
 

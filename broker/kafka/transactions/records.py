@@ -9,7 +9,7 @@ from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.transactions.state_machine import Transaction
 from anabranch.broker.kafka.transactions.state_table import TransactionStatus
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned, read_version
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.messages.embedded.transaction_state import (
     PartitionsSchema,
@@ -57,10 +57,10 @@ def parse_record(record: KeyValue) -> TransactionRecord:
     version = read_version(record.key)
     if version != KEY_VERSION:
         raise MalformedMessage(f"transaction log key of version {version}, expected {KEY_VERSION}")
-    transactional_id = decode_exact(TransactionLogKey, record.key, KEY_VERSION, 2).transactional_id
+    transactional_id = decode_versioned(TransactionLogKey, record.key).transactional_id
     if record.value is None:
         return TransactionRecord(transactional_id, None)
-    value = decode_exact(TransactionLogValue, record.value, read_version(record.value), 2)
+    value = decode_versioned(TransactionLogValue, record.value)
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:

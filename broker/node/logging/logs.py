@@ -52,14 +52,30 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> None:
-    """Set up structlog for the process: events that `levels` pass are written to `writer`."""
-    levels.set(ROOT, ROOT_LEVELS[settings.level])
+def is_pretty(settings: LogSettings) -> bool:
+    """Return whether lines are for a person."""
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    pretty = settings.format == "pretty" or (settings.format == "auto" and on_terminal)
+    return settings.format == "pretty" or (settings.format == "auto" and on_terminal)
+
+
+def _name_node(
+    node_id: int, _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    event["node"] = node_id
+    return event
+
+
+def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter, node_id: int | None = None) -> None:
+    """Set up structlog for the process: events that `levels` pass are written to `writer`.
+
+    With a node's id each line names it, for logs that several nodes write.
+    """
+    levels.set(ROOT, ROOT_LEVELS[settings.level])
+    pretty = is_pretty(settings)
     processors: list[Any] = [
         levels.drop_below_level,
         structlog.contextvars.merge_contextvars,
+        *([] if node_id is None else [partial(_name_node, node_id)]),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
     ]

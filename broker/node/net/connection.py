@@ -20,6 +20,7 @@ from anabranch.broker.node.net.principals import ANONYMOUS
 from anabranch.broker.node.net.request_order import RequestOrder
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import Transfer
+from anabranch.broker.node.net.traffic import UNKNOWN_RACK, ClientTraffic
 from anabranch.broker.node.settings.memory import FRAME_SIZE_BYTES
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.header import parse_request_header
@@ -37,6 +38,7 @@ class ConnectionManager(Protocol):
     slabs: SlabPool
     budget: FrameBudget
     bytes_in: int
+    traffic: ClientTraffic
     tick: int
     request_bytes_max: int
     requests_in_flight_max: int
@@ -133,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         "refused_batches",
         "software_name",
         "software_version",
+        "traffic",
     )
 
     def __init__(self, manager: ConnectionManager, number: int, listener: str = DEFAULT_LISTENER) -> None:
@@ -155,6 +158,8 @@ class Connection(asyncio.BufferedProtocol):
         """True if the client has authenticated itself with a delegation token."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
+        self.traffic = manager.traffic.of(UNKNOWN_RACK)
+        """Counts of the rack that the client is in."""
         self.peer: Peer | None = None
         """The node at the other end, once it is authenticated; None for a client."""
         self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
@@ -462,6 +467,10 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatch = dispatch
         self._framer.frame_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max
+
+    def enter_rack(self, rack: str) -> None:
+        """Count the client's traffic as that of a rack from now on."""
+        self.traffic = self._manager.traffic.of(rack)
 
     def mute(self, seconds: float) -> None:
         """Read nothing and start no request for that time: the client is throttled (KIP-219)."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from anabranch.broker.node.net.traffic import RackTraffic
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.header import response_frame
 from anabranch.wal.interface import Buffer
@@ -57,6 +58,8 @@ class ClientConnection(Protocol):
     """By partition, the last batch that was refused and is to be sent again (`broker.api.handlers.produce`)."""
     software_name: str
     software_version: str
+    traffic: RackTraffic
+    """Counts of the rack that the client is in."""
     peer: Peer | None
     """The node at the other end, once it is authenticated; None for a client."""
     on_lost: Callable[[object], None] | None
@@ -81,6 +84,10 @@ class ClientConnection(Protocol):
 
     def completed(self, exchange: "Exchange") -> None:
         """Send the responses that are next in the order of requests."""
+        ...
+
+    def enter_rack(self, rack: str) -> None:
+        """Count the client's traffic as that of a rack from now on."""
         ...
 
     def mute(self, seconds: float) -> None:

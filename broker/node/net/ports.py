@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from anabranch.addresses import host_port
+from anabranch.addresses import host_port, is_loopback
 from anabranch.broker.node.net.server import bind
 from anabranch.broker.node.net.vanished import notice_vanishing
-from anabranch.broker.node.settings.checks import is_loopback, share_port
+from anabranch.broker.node.settings.checks import share_port
 from anabranch.broker.node.settings.listeners import Listener, SecurityProtocol
 from anabranch.broker.node.settings.model import Settings
 
@@ -29,6 +29,8 @@ class ReservedPorts(NamedTuple):
     """For other nodes."""
     admin: socket.socket | None
     """None: not wanted."""
+    shared: Sequence[socket.socket] = ()
+    """For clients, likewise, if several processes of this machine have them: whichever is free accepts a connection."""
 
 
 async def resolve(host: str) -> str:
@@ -46,15 +48,7 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
     Raises OSError with a message of one line.
     """
     admin = settings.admin
-    clients: list[socket.socket] = []
-    for each in settings.listeners:
-        what, port_setting = "cannot listen on", "listener.port (--port)"
-        if settings.listener.listeners:
-            what, port_setting = f"listener {each.name}: cannot listen on", "its port in listener.listeners"
-        bound = _reserve(what, each.host, each.port, port_setting, stack)
-        for other in clients:
-            _check_distinct(f"listener {each.name}", bound, other, "clients of another listener")
-        clients.append(bound)
+    clients = reserve_listeners(settings, stack)
     admin_bound = None
     internal = _reserve("internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack)
     notice_vanishing(internal)
@@ -67,6 +61,20 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
             _check_distinct(name, admin_bound, bound)
         _check_distinct(name, admin_bound, internal, "other nodes")
     return ReservedPorts(clients, internal, admin_bound)
+
+
+def reserve_listeners(settings: Settings, stack: ExitStack | AsyncExitStack) -> Sequence[socket.socket]:
+    """Bind the ports for Kafka clients; `stack` closes them. Raises OSError with a message of one line."""
+    clients: list[socket.socket] = []
+    for each in settings.listeners:
+        what, port_setting = "cannot listen on", "listener.port (--port)"
+        if settings.listener.listeners:
+            what, port_setting = f"listener {each.name}: cannot listen on", "its port in listener.listeners"
+        bound = _reserve(what, each.host, each.port, port_setting, stack)
+        for other in clients:
+            _check_distinct(f"listener {each.name}", bound, other, "clients of another listener")
+        clients.append(bound)
+    return clients
 
 
 _OPEN: Final = {
@@ -100,6 +108,7 @@ def warn_if_internal_open(settings: Settings, bound: socket.socket) -> None:
 
 _ADVICE: Final = {
     errno.EADDRINUSE: ": stop the program that has it, or change {setting}",
+    errno.EADDRNOTAVAIL: ": no network interface of this machine has the address",
     errno.EACCES: ": run as a user that may listen there, or change {setting}",
 }
 """Remedies for errors of a port, by their numbers."""

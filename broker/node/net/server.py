@@ -24,6 +24,7 @@ from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
+from anabranch.broker.node.net.traffic import ClientTraffic
 from anabranch.broker.node.settings.client_areas import NetworkSettings
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
@@ -130,6 +131,7 @@ class Server:
     tick: int = 0
     bytes_in: int = 0
     """Bytes received since the start."""
+    traffic: ClientTraffic = field(default_factory=ClientTraffic)
     connections: set[Connection] = field(default_factory=set)
     new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = field(init=False)
     """Creates a request in progress."""

@@ -12,6 +12,7 @@ otherwise after a pause that grows with each failure.
 import asyncio
 import os
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
@@ -89,7 +90,9 @@ class _Call:
 class _Link:
     """One connection to one life of a node, from the attempt to open it until its end."""
 
-    def __init__(self, context: LinkContext, own: Member, member: Member, failures: int) -> None:
+    def __init__(
+        self, context: LinkContext, own: Member, member: Member, exchanged: Counter[int], failures: int
+    ) -> None:
         self.member = member
         self.failures = failures
         """Failures in a row, until a response arrives."""
@@ -99,6 +102,7 @@ class _Link:
         """Time at which the next connection may be opened."""
         self._context = context
         self._own = own
+        self._exchanged = exchanged
         self._loop = asyncio.get_running_loop()
         self._opened = asyncio.Event()
         """Set when requests may be sent, and at the end."""
@@ -141,6 +145,7 @@ class _Link:
         answered: asyncio.Future[Any] = self._loop.create_future()
         self._calls[correlation_id] = _Call(api, version, frame_bytes, self._loop.time(), answered)
         self._calls_bytes += frame_bytes
+        self._exchanged[self.member.node_id] += frame_bytes
         self._writer.writelines(frame)
         if self._check is None:
             self._check = self._loop.call_later(CALL_S, self._check_silence)
@@ -234,6 +239,7 @@ class _Link:
         header = response_header(call.api.key, call.version, correlation_id)
         response = decode_exact(call.api.response, frame, call.version, len(header))
         del self._calls[correlation_id]
+        self._exchanged[self.member.node_id] += len(frame) + _INT32.size
         self._forget(call)
         self._received_s = self._loop.time()
         self.failures = 0
@@ -290,6 +296,8 @@ class Links:
     def __init__(
         self, context: LinkContext, members: Members, spawn: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
+        self.exchanged: Counter[int] = Counter()
+        """Bytes of requests to each node, and of its responses, since the start."""
         self._context = context
         self._members = members
         self._spawn = spawn
@@ -315,7 +323,9 @@ class Links:
         """Return whether a node that is not known to live answers at its internal port."""
         if self._closed or not member.internal_port:
             return False
-        link = _Link(self._context, self._members.own, member, failures=1)  # the first failure would be logged
+        link = _Link(
+            self._context, self._members.own, member, self.exchanged, failures=1
+        )  # the first failure would be logged
         self._spawn(link.run())
         return await link.answers()
 
@@ -335,7 +345,7 @@ class Links:
             if asyncio.get_running_loop().time() < link.retry_s:
                 raise PeerUnavailable(link.failure)
             failures = link.failures
-        link = self._links[node_id] = _Link(self._context, self._members.own, member, failures)
+        link = self._links[node_id] = _Link(self._context, self._members.own, member, self.exchanged, failures)
         self._spawn(link.run())
         return link
 

@@ -48,6 +48,7 @@ class Members:
         self._own = own
         self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
         self._draining: frozenset[int] = frozenset()
+        self._stopping: frozenset[int] = frozenset()
         self._listed = self._members
         self._vouched: Mapping[int, Member] = MappingProxyType({})
         self.version = 0
@@ -86,8 +87,8 @@ class Members:
 
     @property
     def draining(self) -> frozenset[int]:
-        """Ids of nodes that are being drained: they live, and get no partitions."""
-        return self._draining
+        """Ids of nodes that are being drained, or stop together with this one: they live, and get no partitions."""
+        return self._draining | self._stopping
 
     def update(
         self,
@@ -106,9 +107,17 @@ class Members:
         if found != dict(self._members) or drained != self._draining:
             self._members = MappingProxyType(found)
             self._draining = drained
-            self.version += 1
-            for changed in self._watchers:
-                changed()
+            self._note_change()
+
+    def stop_with(self, node_ids: frozenset[int]) -> None:
+        """Note that other nodes stop together with this one, so that it leaves them nothing."""
+        self._stopping = node_ids
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self.version += 1
+        for changed in self._watchers:
+            changed()
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` after each change. It must not raise."""

@@ -22,9 +22,21 @@ CENTURY_MS = 36_525 * 86_400_000
 PORT_MAX: Final = 65535
 _SIZE: Final = "size"
 _PORT: Final = "port"
+_NODE_ID: Final = "node id"
+_COUNT: Final = "count"
+AUTO_ID: Final = -1
+"""The id of a node that shall choose one at its start; written as `auto`."""
+AUTO_COUNT: Final = 0
+"""A number that is chosen at the start; written as `auto`."""
 Bytes = Annotated[int, _SIZE]
 """A size, which may have a unit, such as `512MiB`."""
 Port = Annotated[int, _PORT]
+NodeId = Annotated[int, _NODE_ID]
+"""Id of a node, or `auto`."""
+CountOrAuto = Annotated[int, _COUNT]
+"""A number, or `auto`."""
+_AUTO: Final = {_NODE_ID: AUTO_ID, _COUNT: AUTO_COUNT}
+"""Value of `auto`, by marker."""
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "1", "yes", "y", "on", "t"), True),
     **dict.fromkeys(("false", "0", "no", "n", "off", "f"), False),
@@ -89,7 +101,7 @@ class Definition:
     kind: Any
     """Type of the values: a type or a Literal. It is without None, if the setting is optional."""
     marker: str
-    """`size` or `port`; empty for others."""
+    """`size`, `port`, `node id` or `count`; empty for others."""
     is_optional: bool
     default: Any
     """MISSING if it has none."""
@@ -110,6 +122,8 @@ class Definition:
         """Return a value in the type of the setting. Raises ValueError, whose text says what is allowed."""
         if value is None and self.is_optional:
             return None
+        if self.marker in _AUTO and value in ("auto", _AUTO[self.marker]):
+            return _AUTO[self.marker]
         converted = _converted(value, self.kind, self.marker)
         _check_bounds(converted, self.bounds)
         return converted

@@ -1,9 +1,9 @@
 """Rules about settings that concern more than one of them."""
 
-import ipaddress
 import re
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 from anabranch.broker.node.settings.admin_area import check_admin
 from anabranch.broker.node.settings.authorizer_area import super_users_of
@@ -31,6 +31,19 @@ def _check_protection(area: str, bucket: BucketArea) -> None:
         raise SettingsError(f"setting {area}.{problem[0]}: {problem[1]}")
 
 
+def _check_auto_id(settings: Settings) -> None:
+    if settings.wal.path is not None and settings.wal.kind == "device":
+        raise SettingsError(
+            "setting wal.path: set, but with node.node_id = auto each node has its log in a folder of its own: leave "
+            "one of them out"
+        )
+    if settings.node.processes != 1:
+        raise SettingsError(
+            "setting node.processes: more than 1, but with node.node_id = auto a start is one node: start several, or "
+            "set the id of the first one"
+        )
+
+
 def check_together(settings: Settings) -> None:
     """Check rules that concern several settings. Raises SettingsError."""
     if settings.objects.store == "s3" and not settings.objects.bucket:
@@ -51,13 +64,15 @@ def check_together(settings: Settings) -> None:
         _check_protection(f"stores.{name}", store)
         if store.type == "local" and store.path is None:
             raise SettingsError(f"setting stores.{name}.path: unset, but its type is 'local', which needs a directory")
+    if settings.has_auto_id:
+        _check_auto_id(settings)
     group = settings.group
     if group.session_timeout_min_ms > group.session_timeout_max_ms:
         raise SettingsError(
             f"setting group.session_timeout_min_ms: {group.session_timeout_min_ms} is more than "
             f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
         )
-    _check_ports(settings)
+    check_addresses(used_addresses(settings))
     internal = settings.internal_ssl
     is_shared = internal is not None and settings.cluster.internal_ssl_certificate_file is None
     check_ssl(settings.ssl, is_used=settings.uses_tls, is_shared=is_shared)
@@ -78,29 +93,36 @@ def check_together(settings: Settings) -> None:
         )
 
 
-def _check_ports(settings: Settings) -> None:
-    """Refuse one address for two of: listeners for clients, other nodes, the admin port."""
+class UsedAddress(NamedTuple):
+    """An address that a node listens at."""
+
+    name: str
+    """Its setting, for messages."""
+    host: str
+    port: int
+    """0: any free port."""
+
+
+def used_addresses(settings: Settings) -> Sequence[UsedAddress]:
+    """Return the addresses of the listeners for clients, of the internal port and of the admin port."""
     admin = settings.admin
     is_named = bool(settings.listener.listeners)
     taken = [
-        (f"listener.listeners ({each.name})" if is_named else "listener.port", each.host, each.port)
+        UsedAddress(f"listener.listeners ({each.name})" if is_named else "listener.port", each.host, each.port)
         for each in settings.listeners
     ]
-    taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
+    taken.append(UsedAddress("cluster.internal_port", settings.internal_host, settings.internal_port))
     if admin.is_wanted:
-        taken.append(("admin.port", admin.host, admin.port))
+        taken.append(UsedAddress("admin.port", admin.host, admin.port))
+    return taken
+
+
+def check_addresses(taken: Sequence[UsedAddress]) -> None:
+    """Refuse one address for two uses. Raises SettingsError."""
     for (other, other_host, other_port), (name, host, port) in combinations(taken, 2):
         if port and port == other_port and share_port(other_host, host):
             how = f"at the same address ({host})" if host == other_host else f"and {other_host} includes {host}"
             raise SettingsError(f"setting {name}: {port} is also {other}, {how}: change one of them")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine can connect to an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in _LOOPBACK
 
 
 def share_port(host: str, other: str) -> bool:

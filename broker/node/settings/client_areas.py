@@ -115,9 +115,19 @@ class TopicSettings(Area):
         description="Partitions of a topic created without a number (Kafka: num.partitions).",
     )
     partitions_max: int = setting(default=10_000, ge=1, description="Partitions of all topics in total.")
+    replication_factor: int = setting(
+        default=1,
+        ge=1,
+        le=1_000,
+        description="Replicas of a topic created without a number (Kafka: default.replication.factor), at most one on "
+        "each node. They serve reads; the object store keeps the data, whatever their number.",
+    )
     any_replication_factor: bool = setting(
         default=False,
-        description=("Accept replication factors above the number of nodes, as `anabranch dev` does."),
+        description=(
+            "Accept replication factors above the number of nodes, as `anabranch dev` does: each node is a "
+            "replica then."
+        ),
     )
     max_message_bytes: Bytes = setting(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
@@ -180,6 +190,11 @@ class FetchSettings(Area):
         description="Number of incremental fetch sessions (Kafka: max.incremental.fetch.session.cache.slots).",
     )
     session_idle_ms: int = setting(default=120_000, ge=0, description="A session used within this time is not evicted.")
+    replica_selector: Literal["rack", "leader"] = setting(
+        default="rack",
+        description="`rack`: a consumer reads from a replica in its `client.rack`, if there is one (KIP-392; Kafka: "
+        "replica.selector.class). `leader`: from the leader only.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +258,24 @@ class GroupSettings(Area):
         description="Longest heartbeat interval that a consumer group may set (Kafka: "
         "group.consumer.max.heartbeat.interval.ms).",
     )
+    consumer_assignment_interval_ms: int = setting(
+        default=0,
+        ge=0,
+        description="Shortest time between two assignments of a consumer group; 0: each change is followed by one at "
+        "once. Spares CPU while a large group starts (Kafka: group.consumer.assignment.interval.ms, 1000 there).",
+    )
+    consumer_assignment_interval_min_ms: int = setting(
+        default=0,
+        ge=0,
+        description="Shortest such interval that a consumer group may set (Kafka: "
+        "group.consumer.min.assignment.interval.ms).",
+    )
+    consumer_assignment_interval_max_ms: int = setting(
+        default=15_000,
+        ge=0,
+        description="Longest such interval that a consumer group may set (Kafka: "
+        "group.consumer.max.assignment.interval.ms).",
+    )
     share_session_timeout_ms: int = setting(
         default=45_000,
         ge=1,
@@ -275,6 +308,23 @@ class GroupSettings(Area):
         ge=1,
         description="Longest heartbeat interval that a share group may set (Kafka: "
         "group.share.max.heartbeat.interval.ms).",
+    )
+    share_assignment_interval_ms: int = setting(
+        default=0,
+        ge=0,
+        description="Shortest time between two assignments of a share group; 0: each change is followed by one at "
+        "once. Spares CPU while a large group starts (Kafka: group.share.assignment.interval.ms, 1000 there).",
+    )
+    share_assignment_interval_min_ms: int = setting(
+        default=0,
+        ge=0,
+        description="Shortest such interval that a share group may set (Kafka: "
+        "group.share.min.assignment.interval.ms).",
+    )
+    share_assignment_interval_max_ms: int = setting(
+        default=15_000,
+        ge=0,
+        description="Longest such interval that a share group may set (Kafka: group.share.max.assignment.interval.ms).",
     )
     share_members_max: int = setting(
         default=200, ge=1, le=1000, description="Members of one share group (Kafka: group.share.max.size)."

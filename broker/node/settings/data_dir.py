@@ -21,26 +21,36 @@ class DataDirError(Exception):
     """The data directory cannot be used. The text is the one line to show."""
 
 
+class DataDirInUse(DataDirError):
+    """Another process has the data directory."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"data directory {path}: in use by another process (pid {holder or 'unknown'})")
+        self.holder = holder
+        """Its id, or that of the process which it has the lock from; empty if it is unknown."""
+
+
 class DataDirLock:
     """Lock on the data directory, held until `release` or the end of the process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = LOCK_NAME) -> None:
         """Create the directory if it is missing, durably, and lock it. Raises DataDirError."""
         self._path = path
-        self._created = [folder for folder in (path, *path.parents) if not folder.exists()]
+        self._name = name
         try:
+            self._created = [folder for folder in (path, *path.parents) if not folder.exists()]
             create_folder(path, 0o700)
-            self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DataDirError(f"data directory {path}: {error.strerror or error}") from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(self._fd, path / LOCK_NAME):
+            if not _is_at(self._fd, path / name):
                 raise BlockingIOError  # its holder has just removed it
         except OSError:
-            holder = os.read(self._fd, 32).decode("ascii", "replace").strip() or "unknown"
+            holder = os.read(self._fd, 32).decode("ascii", "replace").strip()
             os.close(self._fd)
-            raise DataDirError(f"data directory {path}: in use by another process (pid {holder})") from None
+            raise DataDirInUse(path, holder) from None
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
 
@@ -55,6 +65,10 @@ class DataDirLock:
             return ""
         status = os.fstat(self._fd)
         return f"{boot}:{status.st_dev}:{status.st_ino}"
+
+    def fileno(self) -> int:
+        """Return the descriptor of the lock's file. The lock is held until all copies of it are closed."""
+        return self._fd
 
     def release(self) -> None:
         """Release the directory. A second call does nothing."""
@@ -75,8 +89,8 @@ class DataDirLock:
 
     def _remove_empty(self) -> None:
         with suppress(OSError):
-            if [each.name for each in self._path.iterdir()] == [LOCK_NAME]:
-                (self._path / LOCK_NAME).unlink()
+            if [each.name for each in self._path.iterdir()] == [self._name]:
+                (self._path / self._name).unlink()
                 for folder in self._created:
                     folder.rmdir()
 

@@ -8,6 +8,8 @@ PROFILE_ENV: Final = "ANABRANCH_PROFILE"
 """Profile of commands."""
 ADMIN_HOST: Final = "127.0.0.1"
 ADMIN_PORT: Final = 9644
+ADMIN_LISTENER: Final = "admin.listener"
+"""Broker config from which commands learn the admin port."""
 # fmt: off
 KafkaRelease = Literal[
     "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8",

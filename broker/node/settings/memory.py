@@ -6,12 +6,13 @@ the log and to the store, evicted blocks that readers still hold, the page cache
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from anabranch.broker.node.settings.area import MIB
+from anabranch.broker.node.settings.control_groups import group_folders, read_text
 from anabranch.broker.node.settings.model import Settings
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.platform import physical_memory
@@ -26,8 +27,8 @@ FRAME_SIZE_BYTES: Final = 4
 """Length of a frame's size prefix, which the size does not include."""
 SMALL_FRAME_SHARE: Final = 8
 """1/SMALL_FRAME_SHARE of the memory for requests is reserved for small frames (`broker.node.net.budget`)."""
-_V1_FILES: Final[Sequence[str]] = ("memory.limit_in_bytes",)
-_V2_FILES: Final[Sequence[str]] = ("memory.max", "memory.high")
+_LIMIT_FILES: Final = ("memory.limit_in_bytes", "memory.max", "memory.high")
+"""Files of control groups of version 1, and of version 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ def memory_for(settings: Settings, root: Path = Path("/")) -> MemoryPlan:
     available, source = settings.node.memory_bytes, "setting node.memory_bytes"
     if available is None:
         available, source = available_memory(root)
+        if (processes := settings.node.processes) > 1:
+            available, source = available // processes, f"{source}, divided among {processes} processes"
     network, storage = settings.network, settings.storage
     given = {
         "log_cache_bytes": storage.log_cache_bytes,
@@ -163,58 +166,8 @@ def available_memory(root: Path = Path("/")) -> tuple[int, str]:
     This is the minimum of the machine's memory and the limits of all control groups of the process (version 1 and 2).
     """
     machine = root / "proc/meminfo"
-    found = re.search(r"MemTotal:\s+(\d+) kB", _read(machine))
+    found = re.search(r"MemTotal:\s+(\d+) kB", read_text(machine))
     limits = [(int(found[1]) * 1024, str(machine)) if found else (physical_memory(), "sysconf")]
-    limits += [(limit, str(path)) for path in _limit_files(root) if (limit := _read_limit(path)) is not None]
+    paths = (folder / name for folder in group_folders(root, "memory") for name in _LIMIT_FILES)
+    limits += [(int(text), str(path)) for path in paths if (text := read_text(path)).isdecimal()]  # `max`: no limit
     return min(limits)
-
-
-def _limit_files(root: Path) -> Iterator[Path]:
-    """Yield the limit files of the process's control groups, from its own group up to the mount point."""
-    groups = _groups(_read(root / "proc/self/cgroup"))
-    for mount in _read(root / "proc/self/mountinfo").splitlines():
-        before, _, after = mount.partition(" - ")
-        inside, point = before.split(" ")[3:5]
-        kind, *rest = after.split(" ")
-        names = _V2_FILES
-        if kind == "cgroup2":
-            group = groups.get("")
-        elif kind == "cgroup" and "memory" in rest[-1].split(","):
-            group, names = groups.get("memory"), _V1_FILES
-        else:
-            continue
-        top = root / point.lstrip("/")
-        for directory in _group_directories(top, inside, group):
-            yield from (directory / name for name in names)
-
-
-def _groups(text: str) -> Mapping[str, str]:
-    """Return the path of the process's group by controller. Version 2 has one group, with an empty name."""
-    found = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        found.update(dict.fromkeys(controllers.split(","), path))
-    return found
-
-
-def _group_directories(top: Path, inside: str, group: str | None) -> Iterator[Path]:
-    """Yield the directories of a group and its parents. In a container the group may lie outside of the mount."""
-    if group is not None:
-        below = group.removeprefix(inside) if inside != "/" else group
-        parts = [part for part in below.split("/") if part]
-        if ".." not in parts:
-            for count in range(len(parts), 0, -1):
-                yield top.joinpath(*parts[:count])
-    yield top
-
-
-def _read_limit(path: Path) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.isdecimal() else None  # `max` means no limit; empty if there is no such file
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""

@@ -9,13 +9,14 @@ a table `[stores.NAME]` or `[table_catalogs.NAME]`, and variables `ANABRANCH_STO
 `ANABRANCH_TABLE_CATALOG_NAME_FIELD`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from anabranch.broker.node.settings.admin_area import AdminSettings
-from anabranch.broker.node.settings.area import MIB, Area, Bytes, Port, setting
+from anabranch.broker.node.settings.area import AUTO_ID, MIB, Area, Bytes, CountOrAuto, NodeId, Port, setting
 from anabranch.broker.node.settings.authorizer_area import AuthorizerSettings
 from anabranch.broker.node.settings.client_areas import (
     FetchSettings,
@@ -46,12 +47,23 @@ from anabranch.broker.node.settings.table_catalogs import TableCatalogSettings
 from anabranch.broker.node.settings.tables_area import TablesSettings
 from anabranch.broker.node.settings.tracing_area import TracingSettings
 
+PROCESSES_MAX: Final = 256
+"""Nodes that one start may have: their numbers fit into a byte."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings(Area):
     """Identity of the node, its files, and the limits of its memory and its stop."""
 
-    node_id: int = setting(default=1, ge=0, le=2**31 - 1, description="Id of this node, unique in the cluster.")
+    node_id: NodeId = setting(
+        default=1,
+        ge=0,
+        le=2**31 - 1,
+        description=(
+            "Id of this node, unique in the cluster. `auto`: chosen at the start, for groups of machines that grow and "
+            "shrink; the node's files are in a folder of its id, `node-ID`, in `node.data_dir`."
+        ),
+    )
     cluster: str = setting(
         default="anabranch",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
@@ -61,12 +73,22 @@ class NodeSettings(Area):
         default=Path("data"),
         description="Directory of the lock file, and of WAL, objects and catalog unless they have a separate place.",
     )
+    processes: CountOrAuto = setting(
+        default=1,
+        ge=1,
+        le=PROCESSES_MAX,
+        description=(
+            "Nodes that one `serve` runs on its machine, each in a process of its own; `auto`: one for each core, with "
+            "512 MiB of memory each at least."
+        ),
+    )
     memory_bytes: Bytes | None = setting(
         default=None,
         ge=64 * MIB,
         description=(
             "Memory of the node, half of which is divided among caches and buffers (see Memory). Unset: the "
-            "limit of its control group, or the machine's memory. Set it when several nodes share a host."
+            "limit of its control group, or the machine's memory, divided by `node.processes`. Set it when several "
+            "starts share a host."
         ),
     )
     drain_timeout_ms: int = setting(
@@ -83,6 +105,8 @@ class NodeSettings(Area):
 
 
 LOOPBACK: Final = "127.0.0.1"
+FOLDER_PREFIX: Final = "node-"
+"""Beginning of the names of folders of nodes that share a data directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +132,21 @@ class ClusterSettings(Area):
         description=(
             "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to "
             "clients; the machine's name instead of 0.0.0.0."
+        ),
+    )
+    balancer: bool = setting(
+        default=True,
+        description=(
+            "Partitions move by themselves to even out what the nodes have to do. The setting of the controller, the "
+            "living node with the lowest id, counts, unless the config `balancer.enable` is set."
+        ),
+    )
+    balancer_zone: Literal["off", "prefer", "strict"] = setting(
+        default="prefer",
+        description=(
+            "`prefer`: a partition moves to the rack whose clients exchange most bytes with it, if the load of the "
+            "nodes there allows it. `strict`: whatever that load is, and never to a rack with fewer bytes. `off`: "
+            "racks of clients do not count. The controller's value counts, unless the config `balancer.zone` is set."
         ),
     )
     internal_tls: Literal["off", "accepted", "preferred", "required"] = setting(
@@ -190,6 +229,28 @@ class Settings(Area):
     """Additional object stores, by name."""
     table_catalogs: Mapping[str, TableCatalogSettings] = field(default_factory=dict)
     """Other catalogs that tables may be published in, by name."""
+
+    @property
+    def has_auto_id(self) -> bool:
+        """True if the node has no id yet: it chooses one at its start."""
+        return self.node.node_id == AUTO_ID
+
+    def with_node_id(self, node_id: int) -> Self:
+        """Return the settings of the node with an id that was chosen, and a folder of its own.
+
+        What nodes share stays where it is: objects and catalog.
+        """
+        return replace(
+            self,
+            node=replace(self.node, node_id=node_id, data_dir=self.node.data_dir / f"{FOLDER_PREFIX}{node_id}"),
+            objects=replace(self.objects, path=self.objects_path),
+            catalog=replace(self.catalog, url=self.catalog_url),
+        )
+
+    def node_folders(self) -> Sequence[int]:
+        """Return the ids of the nodes that have a folder in the data directory."""
+        texts = [each.name.removeprefix(FOLDER_PREFIX) for each in self.node.data_dir.glob(f"{FOLDER_PREFIX}*")]
+        return sorted(int(text) for text in texts if re.fullmatch("0|[1-9][0-9]{0,9}", text))
 
     @property
     def wal_path(self) -> Path:

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
+from anabranch.addresses import is_loopback
 from anabranch.broker.node.settings.area import CENTURY_MS, KIB, Area, Bytes, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.listeners import Listener
 from anabranch.broker.node.settings.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
-
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +145,7 @@ def _check_tokens(area: SaslSettings, *, is_used: bool) -> None:
     except ValueError:
         raise SettingsError(f"setting sasl.oauthbearer_jwks_url: not a URL: {url!r}") from None
     is_file = found.scheme == "file" and not found.netloc and found.path.startswith("/")
-    is_web = (found.scheme == "https" and host) or (found.scheme == "http" and host in _LOOPBACK)
+    is_web = (found.scheme == "https" and host) or (found.scheme == "http" and is_loopback(host or ""))
     if url and not is_file and not is_web:
         raise SettingsError(
             f"setting sasl.oauthbearer_jwks_url: expected https://HOST/PATH or file:///PATH, found {url!r}"

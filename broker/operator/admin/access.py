@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from anabranch.addresses import is_loopback
 from anabranch.broker.node.net.principals import ANONYMOUS
 from anabranch.broker.node.settings.admin_area import TOKENS, AdminSettings
 from anabranch.broker.node.settings.area import Secret
-from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.admin.tokens import AccessError, Token, read_tokens, token_with_user
 from anabranch.extras import needed

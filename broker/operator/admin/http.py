@@ -14,7 +14,7 @@ are in `broker.operator.admin.connections`.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import quote
@@ -34,6 +34,7 @@ from anabranch.broker.operator.admin.console import Console
 from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
+from anabranch.broker.operator.admin.metrics.siblings import merged
 from anabranch.broker.operator.admin.paths import (
     API_PREFIX,
     CONSOLE_PREFIX,
@@ -41,6 +42,7 @@ from anabranch.broker.operator.admin.paths import (
     TABLES_PREFIX,
     console_url,
 )
+from anabranch.protocol.messages.internal.describe_metrics import DescribeMetricsRequest
 from anabranch.s3stream.tasks import end_tasks
 
 if TYPE_CHECKING:
@@ -61,9 +63,19 @@ _log = structlog.get_logger("admin")
 class AdminServer:
     """HTTP server of the admin port, listening from `start` to `close`."""
 
-    def __init__(self, node: Node, local: LocalRequests, random_bytes: Callable[[int], bytes]) -> None:
-        """Set up; `random_bytes` returns that many unpredictable bytes."""
+    def __init__(
+        self,
+        node: Node,
+        local: LocalRequests,
+        random_bytes: Callable[[int], bytes],
+        siblings: Collection[int] = (),
+    ) -> None:
+        """Set up; `random_bytes` returns that many unpredictable bytes.
+
+        `siblings` are the other nodes of one start: the port of the first node shows metrics and health of all.
+        """
         self._node = node
+        self._siblings = sorted(siblings) if node.serving.node_id < min(siblings, default=-1) else ()
         self._api = Api(node, local, node.serving.settings.admin, random_bytes)
         self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
@@ -260,12 +272,22 @@ class AdminServer:
         return await self._rest_catalog.answer(request, reader)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        found = await scrape(self._node, request.headers.get("accept", ""), self._ages)
+        accept = request.headers.get("accept", "")
+        found = await scrape(self._node, accept, self._ages)
         self._ages.look_up()
+        if self._siblings:
+            asked = DescribeMetricsRequest(accept=accept)
+            user = User(ANONYMOUS, normal_host(request.remote or ""))
+            answers, _ = await self._api.calls.call_each(self._siblings, lambda _: asked, user)
+            found = await merged(found, self._node.serving.node_id, answers)
         return web.Response(body=found.body, headers={"Content-Type": found.content_type})
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
-        return _verdict(unhealthy_reason(self._node))
+        members = self._node.serving.members
+        silent = ", ".join(str(each) for each in self._siblings if members.get(each) is None)
+        return _verdict(
+            unhealthy_reason(self._node) or (silent and f"of the nodes of this start, {silent} do not serve")
+        )
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
         return _verdict("")

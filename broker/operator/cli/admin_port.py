@@ -1,8 +1,7 @@
 """Client of the JSON API of a running node's admin port, for requests that Kafka's protocol does not have.
 
-A token comes from a file or the environment, and never from the command line, which others can read. The port is that
-of the options, else of the settings if a file or the environment has any, else of the profile. A profile is used as a
-whole: where another port is named, its token is not sent.
+A token comes from a file or the environment, and never from the command line, which others can read. `NodeOptions.find`
+says which port is asked. A profile is used as a whole: where another port is named, its token is not sent.
 """
 
 import json
@@ -17,13 +16,14 @@ from urllib.parse import urlencode
 
 import click
 
-from anabranch.addresses import host_port
+from anabranch.addresses import host_port, is_loopback
 from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT, CONFIG_ENV, ENV_PREFIX
 from anabranch.broker.operator.admin.paths import API_PREFIX, REGISTRY_PREFIX
 from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
+from anabranch.broker.operator.cli.admin_address import announced_port, parse_admin
+from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.options import config_option, read_settings
 from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profile_option
-from anabranch.client.connection import AddressError, parse_address
 
 if TYPE_CHECKING:
     import http.client
@@ -53,6 +53,8 @@ class AdminPort:
     """Bearer token; empty: none."""
     context: "ssl.SSLContext | None" = None
     """TLS of the port; None: it has none."""
+    cluster: str = ""
+    """Name of the cluster that it must belong to; empty: any."""
 
     def __str__(self) -> str:
         return host_port(self.host, self.port)
@@ -62,6 +64,11 @@ class AdminPort:
         found = self.call("GET", "/session", GREETING_TIMEOUT_S)
         if not isinstance(found, dict) or "node_id" not in found:
             raise click.ClickException(f"{self} is not an admin port: no node at {API_PREFIX}/session")
+        if self.cluster and found.get("cluster_id") != self.cluster:
+            raise click.ClickException(
+                f"the admin port {self} belongs to another cluster, {found.get('cluster_id')!r}, than the nodes of "
+                f"Kafka's address, {self.cluster!r}: name the right one with --admin"
+            )
 
     @property
     def url(self) -> str:
@@ -89,7 +96,8 @@ class AdminPort:
         reason = found.get("error") if isinstance(found, dict) else None
         if reason and response.status in REFUSED:
             raise click.ClickException(reason)
-        raise click.ClickException(f"{self} {path}: {response.status} {reason or response.reason}")
+        advice = "; see --admin-token-file" if response.status == HTTPStatus.UNAUTHORIZED else ""
+        raise click.ClickException(f"{self} {path}: {response.status} {reason or response.reason}{advice}")
 
     def ask_registry(self, method: str, path: str, body: Any = None, *, may_miss: bool = False) -> Any:
         """Send a request to the schema registry, and return its answer; None for what is not there, if it `may_miss`.
@@ -134,6 +142,8 @@ class AdminPort:
             response = connection.getresponse()
             return response, response.read().decode("utf-8", "replace")
         except ssl.SSLError as error:
+            if error.reason == "WRONG_VERSION_NUMBER":
+                raise click.ClickException(f"{self} does not answer with TLS: leave out https://") from None
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             raise click.ClickException(f"{self}: TLS: {reason}; see --admin-ca-file") from None
         except http.client.RemoteDisconnected:
@@ -158,8 +168,8 @@ class AdminPort:
     def unreachable(self, error: OSError) -> click.ClickException:
         """Return the error to show when the port has not answered."""
         return click.ClickException(
-            f"cannot reach the admin port {self}: {_why(error)}; start the node, or give its port with --admin or its "
-            "settings with --config"
+            f"cannot reach the admin port {self}: {_why(error)}; start the node, or name one with --bootstrap-server, "
+            "--admin or --config"
         )
 
 
@@ -178,6 +188,8 @@ class AdminOptions:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     profile: Profile = NO_PROFILE
+    context: "ssl.SSLContext | None" = None
+    """TLS of Kafka's connections, which is used if nothing names authorities or a certificate for the port."""
 
     def find(self, settings: "AdminSettings | None") -> AdminPort | None:
         """Return the port; None if the settings say that the node has none. Raises ClickException.
@@ -199,22 +211,15 @@ class AdminOptions:
         from_settings = None if settings is None else settings.ssl_ca_file
         ca_file = self.ca_file or from_settings or (Path(profile.admin_ca_file) if profile.admin_ca_file else None)
         has_tls |= self.ca_file is not None or bool(profile.admin_ca_file)
-        context = _context(ca_file, self.certificate_file or profile.admin_certificate_file) if has_tls else None
+        certificate, context = self.certificate_file or profile.admin_certificate_file, None
+        if has_tls:
+            context = None if ca_file or certificate else self.context
+            context = context or _context(ca_file, certificate)
         return AdminPort(host, port, self._token(settings, profile), context)
 
     def of_node(self, *names: Path | None) -> Self:
         """Return the options without the profile if a file, a folder or a variable says where the port is."""
-        return replace(self, profile=NO_PROFILE) if any([*names, *map(os.environ.get, _ADDRESS)]) else self
-
-    def find_needed(self, config_file: Path | None) -> AdminPort:
-        """Return the port of a node that must have one. Raises ClickException."""
-        if config_file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
-            port = self.find(None)
-        else:
-            port = self.of_node(config_file).find(read_settings(config_file).admin)
-        if port is None:
-            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
-        return port
+        return replace(self, profile=NO_PROFILE) if _names_port(*names) else self
 
     def _token(self, settings: "AdminSettings | None", profile: Profile) -> str:
         """Return the token of the option, else one of the settings, preferably one that may operate."""
@@ -247,33 +252,14 @@ def _context(ca_file: Path | None, certificate: Path | str | None) -> "ssl.SSLCo
     return context
 
 
+def _names_port(*names: Path | None) -> bool:
+    return any([*names, *map(os.environ.get, _ADDRESS)])
+
+
 _ADDRESS: Final = (CONFIG_ENV, *(f"{ENV_PREFIX}ADMIN_{name}" for name in ("ENABLED", "HOST", "PORT")))
 """Variables that say where the port is."""
 _VARIABLES: Final = (CONFIG_ENV, f"{ENV_PREFIX}ADMIN_")
 """Beginnings of the variables with settings of the port."""
-
-
-def port_beside(servers: str, profile: Profile) -> AdminPort:
-    """Return the admin port that the environment or a profile names, else that of the first of Kafka's addresses.
-
-    Raises ClickException.
-    """
-    if profile.admin or any(name.startswith(_VARIABLES) for name in os.environ):
-        return AdminOptions(None, profile=profile).find_needed(None)
-    try:
-        host, _ = parse_address(servers.partition(",")[0])
-    except AddressError as error:
-        raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
-    return AdminPort(host, ADMIN_PORT)
-
-
-def parse_admin(text: str) -> tuple[str, int, bool]:
-    """Parse `HOST:PORT` or `https://HOST:PORT`, the value of `--admin`; the last part is whether it has TLS."""
-    scheme, separator, rest = text.rpartition("://")
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if not host or not port.isdigit() or (separator and scheme not in {"http", "https"}):
-        raise click.BadParameter(f"expected HOST:PORT or https://HOST:PORT, found {text!r}", param_hint="--admin")
-    return host.strip("[]"), int(port), scheme == "https"
 
 
 def admin_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -286,7 +272,11 @@ def admin_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _ADMIN_OPTIONS: Final = (
-    ("--admin", "[https://]HOST:PORT", "Admin port of a running node  [default: from the settings, else the profile]"),
+    (
+        "--admin",
+        "[https://]HOST:PORT",
+        "Admin port of a running node  [default: of a --bootstrap-server, else from the settings, else the profile]",
+    ),
     ("--admin-token-file", "FILE", "File whose first line is the token for it  [default: from the settings]"),
     (
         "--admin-ca-file",
@@ -297,30 +287,84 @@ _ADMIN_OPTIONS: Final = (
 )
 
 
+def _taken(arguments: dict[str, Any], profile: Profile) -> AdminOptions:
+    """Take the values of `admin_options` out of a command's arguments."""
+    admin, token, ca, certificate = (
+        arguments.pop(f"admin{end}") for end in ("", "_token_file", "_ca_file", "_certificate_file")
+    )
+    return AdminOptions(admin, token, ca, certificate, profile)
+
+
 def admin_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name an admin port; the command receives them as `admin`."""
 
-    def run(
-        admin: str | None,
-        admin_token_file: Path | None,
-        admin_ca_file: Path | None,
-        admin_certificate_file: Path | None,
-        profile_name: str | None,
-        **arguments: Any,
-    ) -> None:
-        profile = chosen_profile(profile_name)
-        options = AdminOptions(admin, admin_token_file, admin_ca_file, admin_certificate_file, profile)
-        command(admin=options, **arguments)
+    def run(profile_name: str | None, **arguments: Any) -> None:
+        admin = _taken(arguments, chosen_profile(profile_name))
+        command(admin=admin, **arguments)
 
     return admin_options(profile_option(update_wrapper(run, command)))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The options that find a running node."""
+
+    admin: AdminOptions
+    client: CommandClient
+    config_file: Path | None = None
+
+    def find(self) -> AdminPort:
+        """Return the node's admin port. Raises ClientError, ClickException.
+
+        It is that of `--admin`, else of a node that the client's options name, else of the settings, else of the
+        profile, else of a node that the client's properties are about.
+        """
+        is_known = _names_port(self.config_file) or self.admin.profile.admin or not self.client.properties
+        if self.admin.address is None and (self.client.is_given or not is_known):
+            return self._find_announced()
+        port = self.admin.of_node(self.config_file).find(self._settings())
+        if port is None:
+            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
+        return port
+
+    def _settings(self) -> "AdminSettings | None":
+        is_set = self.config_file is not None or any(name.startswith(_VARIABLES) for name in os.environ)
+        return read_settings(self.config_file).admin if is_set else None
+
+    def _find_announced(self) -> AdminPort:
+        """Return the port that a node announces to Kafka's clients.
+
+        A token must not go to a stranger: that of settings which name a port, and were not named with the nodes, is for
+        that port. And of a port that is only assumed nobody knows whether it has TLS.
+        """
+        announced = announced_port(self.client)
+        is_for_another = self.config_file is None and _names_port()
+        options = replace(self.admin, address=announced.address, context=self.client.settings.context)
+        port = options.find(None if is_for_another else self._settings())
+        assert port is not None, "it has an address"
+        if port.token and port.context is None and not announced.is_told and not is_loopback(port.host):
+            raise click.ClickException(
+                f"the node at {port.host} does not tell its admin port (its version is older, or its ACLs forbid it), "
+                "and a token is not sent unencrypted unless it does: name the port with --admin"
+            )
+        return replace(port, cluster=announced.cluster)
+
+
+def node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that find a running node; the command receives them as `options`."""
+
+    def run(config_file: Path | None, client: CommandClient, **arguments: Any) -> None:
+        admin = _taken(arguments, client.profile)
+        command(options=NodeOptions(admin, client, config_file), **arguments)
+
+    return config_option(client_options(admin_options(update_wrapper(run, command))))
 
 
 def on_node(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that find a running node; the command receives its admin port as first argument."""
 
-    @config_option
-    @admin_option
-    def run(config_file: Path | None, admin: AdminOptions, **arguments: Any) -> None:
-        command(admin.find_needed(config_file), **arguments)
+    @node_options
+    def run(options: NodeOptions, **arguments: Any) -> None:
+        command(options.find(), **arguments)
 
     return update_wrapper(run, command)

@@ -10,13 +10,14 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.catalog_access import in_catalog, on_catalog
 from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.operator.cli.options import SettingsCommand
 from anabranch.broker.operator.cli.progress import progress
 from anabranch.output import count_text, emit, output_option
 from anabranch.s3stream.catalog.backup import BackupHeader
 from anabranch.s3stream.catalog.catalog import Catalog
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @output_option

@@ -24,7 +24,7 @@ from anabranch.broker.operator.cli.measure import (
     probe_file,
     write_repeatedly,
 )
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.output import emit, make_console, make_table, output_option
 
 LONE_BYTES: Final = 4096
@@ -33,7 +33,7 @@ IN_FLIGHT: Final = 4
 READ_BYTES: Final = 1 << 20
 
 
-@click.command(short_help="Measure disk and stores, and say what to expect.")
+@click.command(cls=SettingsCommand, short_help="Measure disk and stores, and say what to expect.")
 @click.option("--writes", type=click.IntRange(10, 100_000), default=500, show_default=True, help="Writes to the disk.")
 @click.option("--objects", type=click.IntRange(4, 1_000), default=16, show_default=True, help="Objects in each store.")
 @click.option(

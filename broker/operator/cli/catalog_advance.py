@@ -13,7 +13,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.arguments import yes_option
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.questions import confirm
 from anabranch.output import count_text, emit, output_option, show_plan
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -32,7 +32,7 @@ from anabranch.s3stream.model import parse_object_key
 from anabranch.s3stream.object.marks import MarkPlace
 
 
-@click.command(short_help="Use an older copy of the catalog.")
+@click.command(cls=SettingsCommand, short_help="Use an older copy of the catalog.")
 @config_option
 @data_dir_option
 @yes_option

@@ -16,7 +16,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.progress import progress
 from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.backup import Backup
@@ -43,7 +43,7 @@ keep_hours_option: Final = click.option(
 )
 
 
-@click.command(short_help="Make a new catalog from the object store.")
+@click.command(cls=SettingsCommand, short_help="Make a new catalog from the object store.")
 @plan_option
 @click.option("--manifest", metavar="KEY", help="Use this manifest  [default: the newest one]")
 @accept_loss_option

@@ -38,6 +38,8 @@ class CommandClient:
     """Client properties from which the settings were made."""
     profile: Profile = NO_PROFILE
     """Profile that they are of; an empty one if it names another cluster."""
+    is_given: bool = False
+    """True if an option names the nodes."""
 
     def cluster(self) -> Cluster:
         """Connect to the cluster of the first node that answers. Raises ClientError, BadParameter."""
@@ -127,7 +129,7 @@ def make_client(
         profile = NO_PROFILE
     properties = {**_properties_of(profile, command_config), **properties}
     chosen = with_ports(servers or bootstrap_of(properties) or DEFAULT_SERVER)
-    return CommandClient(chosen, client_settings(properties), properties, profile)
+    return CommandClient(chosen, client_settings(properties), properties, profile, is_given=servers is not None)
 
 
 def _properties_of(profile: Profile, command_config: Path | None) -> Mapping[str, str]:

@@ -8,7 +8,9 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from anabranch.broker.operator.cli.cluster_balance import balance_text
 from anabranch.broker.operator.cli.cluster_source import Source, on_cluster
+from anabranch.broker.operator.cli.lazy import LazyGroup
 from anabranch.broker.operator.cli.node import log_kind_text, log_state_text, openers_text, show_nodes
 from anabranch.output import count_text, emit, make_table, output_option
 from anabranch.times import age_text, second_text
@@ -19,16 +21,24 @@ SHOWN: Final = 20
 """Rows of partitions in a table."""
 
 
-@click.group()
+SUBCOMMANDS: Final = {
+    "status": ("cluster:status", "Show nodes, leaders, and what is missing."),
+    "balance": ("cluster_balance:balance", "Show load by node, and what the balancer does; pause it."),
+    "cost": ("cluster_cost:cost", "Show what the cluster costs in a month, by topic, beside Apache Kafka."),
+    "upgrade": ("cluster_upgrade:upgrade", "Let the cluster use what a new version brings."),
+}
+
+
+@click.group(cls=LazyGroup, subcommands=SUBCOMMANDS)
 def cluster() -> None:
-    """Show the state of the whole cluster."""
+    """Show the state of the whole cluster, how its load is balanced and what it costs, and end upgrades."""
 
 
-@cluster.command(short_help="Show nodes, leaders, and what is missing.")
+@click.command(short_help="Show nodes, leaders, and what is missing.")
 @output_option
 @on_cluster
 def status(source: Source, output: str) -> None:
-    """Show nodes, partitions without a leader and why, moves, logs that are not drained, and nodes not reached.
+    """Show nodes, partitions without a leader and why, balance, moves, logs not drained, and nodes not reached.
 
     Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
     """
@@ -52,6 +62,8 @@ def _show(found: dict[str, Any], console: Console) -> None:
     show_nodes(found["nodes"], console)
     console.print()
     _show_unavailable(found["unavailable"], console)
+    if (state := found.get("balance")) is not None:  # an earlier version does not tell
+        console.print(balance_text(state["is_on"], state["waits"], state["spread"], state["planned"]), highlight=False)
     _show_moves(found["moves"], console)
     _show_logs(found["logs_not_drained"], console)
     _show_silent(found["silent"], console)

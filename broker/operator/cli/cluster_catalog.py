@@ -40,7 +40,9 @@ class StoppedCluster:
 
     def fail(self, node_id: int) -> Any:
         """Refuse: only a node can recover the log of another."""
-        raise click.UsageError(f"a running node is needed to fence node {node_id}: give its admin port with --admin")
+        raise click.UsageError(
+            f"a running node is needed to fence node {node_id}: name one with --bootstrap-server or --admin"
+        )
 
     def loss(self, node_id: int) -> Any:
         """Return what is lost when a node's log is given up."""

@@ -7,13 +7,12 @@ answers, with `--catalog-url` (`cluster_catalog`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from anabranch.broker.operator.cli.admin_port import AdminOptions, AdminPort, admin_option
-from anabranch.broker.operator.cli.options import catalog_option, config_option, read_settings
+from anabranch.broker.operator.cli.admin_port import AdminPort, NodeOptions, node_options
+from anabranch.broker.operator.cli.options import catalog_option, read_settings
 
 if TYPE_CHECKING:
     from anabranch.broker.operator.cli.cluster_catalog import StoppedCluster
@@ -56,18 +55,17 @@ Source: TypeAlias = "RunningCluster | StoppedCluster"
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that find a running node, or the catalog; the command receives the `Source` first."""
 
-    @config_option
-    @admin_option
+    @node_options
     @catalog_option
-    def wrapped(config_file: Path | None, admin: AdminOptions, catalog_url: str | None, **arguments: Any) -> None:
+    def wrapped(options: NodeOptions, catalog_url: str | None, **arguments: Any) -> None:
         if catalog_url is None:
-            command(RunningCluster(admin.find_needed(config_file)), **arguments)
+            command(RunningCluster(options.find()), **arguments)
             return
-        if admin.address is not None:
-            raise click.UsageError("--admin and --catalog-url exclude each other")
+        if options.admin.address is not None or options.client.is_given:
+            raise click.UsageError("--catalog-url is for a cluster of which no node runs: give no node beside it")
         # Imported late: it loads the catalog, which a running node does not need.
         from anabranch.broker.operator.cli.cluster_catalog import StoppedCluster
 
-        command(StoppedCluster(read_settings(config_file, catalog_url=catalog_url)), **arguments)
+        command(StoppedCluster(read_settings(options.config_file, catalog_url=catalog_url)), **arguments)
 
     return update_wrapper(wrapped, command)

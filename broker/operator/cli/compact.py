@@ -22,7 +22,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.admin_port import AdminOptions, AdminPort, admin_option
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 
@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 """Show progress: stage, bytes done, bytes in total."""
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @config_option
 @data_dir_option
 @admin_option

@@ -43,7 +43,6 @@ class GroupRead(ConsumerRead):
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
         }
         self._is_assigned = False
-        self._open: set[Place] = set()
         self._printed: dict[Place, int] = {}
         """Offset after the last record that was printed since the last flush, by partition."""
         self._positions: dict[Place, int] = {}
@@ -95,7 +94,9 @@ class GroupRead(ConsumerRead):
     def _on_assign(self, _consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
         self._is_assigned = True
         self._open = {(each.topic, each.partition) for each in partitions}
+        self._quiet_s = time.perf_counter()  # the group may have waited for a member that has died
 
     def _on_revoke(self, _consumer: "Consumer", _partitions: "list[TopicPartition]") -> None:
         self._commit()
         self._is_assigned = False
+        self._open.clear()

@@ -13,7 +13,7 @@ import click
 
 from anabranch.broker.operator.admin.api.decoder import DecodeError, SchemaDecoder, SchemaKind, SchemaSource
 from anabranch.broker.operator.admin.paths import REGISTRY_PREFIX
-from anabranch.broker.operator.cli.admin_port import port_beside
+from anabranch.broker.operator.cli.admin_port import AdminOptions, NodeOptions
 from anabranch.broker.operator.cli.client import CommandClient
 from anabranch.broker.operator.cli.record_lines import ReadRecord
 from anabranch.client.errors import ClientError
@@ -36,7 +36,7 @@ def find_registry(client: CommandClient, url: str | None) -> SchemaRegistry:
     named = client.properties.get(REGISTRY_URL)
     found = url or named
     if found is None:
-        port = port_beside(client.servers, client.profile)
+        port = NodeOptions(AdminOptions(None, profile=client.profile), client).find()
         login = f"token:{port.token}" if port.token else None
         return SchemaRegistry(port.url + REGISTRY_PREFIX, login, context=port.context)
     if not found.startswith(("http://", "https://")):

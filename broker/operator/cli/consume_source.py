@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS: Final = 1_000
 POLL_S: Final = 0.2
 SILENCE_S: Final = 30.0
-"""Time for which nodes may be unreachable before the command fails; with `--follow` it waits."""
+"""Time for which nodes may send nothing of what there is before the command fails; with `--follow` it waits."""
 _HEADERS_OF: Final = methodcaller("headers")
 """Calls `Message.headers`, and checks for an exception left behind, which the interpreter omits in warm code."""
 
@@ -59,6 +59,10 @@ class ConsumerRead(Read):
         self._fetched: dict[tuple[Place, int], Headers] = {}
         """Headers of the records of the last batch that had to be fetched again, by partition and offset."""
         self._outage: KafkaError | None = None
+        self._open: set[Place] = set()
+        """Partitions of which there is more to read."""
+        self._quiet_s = 0.0
+        """Time since which nodes could have sent something, and have not."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -121,19 +125,32 @@ class ConsumerRead(Read):
         """Yield what the consumer has read."""
         from confluent_kafka import KafkaException
 
-        quiet_since = time.perf_counter()
+        self._quiet_s = time.perf_counter()
         while not self.is_over() and not reader_has_ended():
             try:
                 messages = self.consumer.consume(BATCH_RECORDS, POLL_S)
             except KafkaException as error:
                 raise client_error(error) from None
             if messages:
-                quiet_since, self._outage = time.perf_counter(), None
-            elif self._outage is not None and not self.follow and time.perf_counter() - quiet_since > SILENCE_S:
-                raise ClientError(f"no node has answered for {SILENCE_S:g} s: {self._outage.str()}")
+                self._quiet_s, self._outage = time.perf_counter(), None
+            elif not self.follow and time.perf_counter() - self._quiet_s > SILENCE_S:
+                self._check_silence()
             found = [record for message in messages if (record := self._take(message)) is not None]
             if found:
                 yield found
+                self._quiet_s = time.perf_counter()  # the output may have stood still, as a pager does
+
+    def _check_silence(self) -> None:
+        """Raise ClientError if what there is to read does not come."""
+        if self._outage is not None:
+            raise ClientError(f"no node has answered for {SILENCE_S:g} s: {self._outage.str()}")
+        if self._open:  # a member without partitions waits for the others of its group
+            topic, index = min(self._open)
+            others = f" and {len(self._open) - 1:,} more" if len(self._open) > 1 else ""
+            raise ClientError(
+                f"nothing has come of {topic}-{index}{others} for {SILENCE_S:g} s: perhaps a leader, or its object "
+                "store, is away; see `anabranch cluster status` and the nodes' logs"
+            )
 
     def _take(self, message: "Message") -> ReadRecord | None:
         place = (message.topic() or "", message.partition() or 0)
@@ -192,7 +209,7 @@ class RangeRead(ConsumerRead):
     def __init__(self, client: CommandClient, ranges: Ranges, *, follow: bool, read_committed: bool) -> None:
         super().__init__(client, follow=follow)
         self._ranges = ranges
-        self._open = set(ranges)
+        self._open |= ranges.keys()
         self._isolation = "read_committed" if read_committed else "read_uncommitted"
 
     def start(self) -> None:

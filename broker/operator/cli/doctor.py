@@ -16,13 +16,13 @@ from anabranch.broker.operator.cli.doctor_machine import Finding, check_machine
 from anabranch.broker.operator.cli.doctor_storage import check_catalog, check_disk, check_stores
 from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.measure import no_new_folders
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.output import emit, make_table, output_option, plain
 
 STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
-@click.command(short_help="Check this machine for a node, and say what to change.")
+@click.command(cls=SettingsCommand, short_help="Check this machine for a node, and say what to change.")
 @config_option
 @data_dir_option
 @output_option

@@ -3,12 +3,13 @@
 import ctypes
 import resource
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from anabranch.broker.node.settings.memory import available_memory, memory_for
 from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.processes import process_count
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.extras import install_command
 from anabranch.native import VARIABLE, NativeError, NativePart, native_part
@@ -46,7 +47,8 @@ def check_machine(settings: Settings, root: Path = Path("/")) -> Iterator[Findin
 def judge_native(part: Callable[[], NativePart]) -> Finding:
     """Say whether nodes that are started from here use the native part."""
     try:
-        return Finding("native part", "ok", part().description)
+        found = part()
+        return Finding("native part", "warning" if found.advice else "ok", found.description, found.advice or None)
     except NativeError as error:
         return Finding("native part", "failed", str(error), f"{install_command('native')}, or set {VARIABLE}=auto")
 
@@ -84,10 +86,11 @@ def judge_descriptors(limit: int, connections: int) -> Finding:
 
 def _memory(settings: Settings, root: Path) -> Finding:
     available, where = available_memory(root)
-    text = f"{size_text(available)} ({where})"
-    if available < MEMORY_BYTES_MIN:
-        return Finding("memory", "failed", text, f"give the node {size_text(MEMORY_BYTES_MIN)} or more")
-    if memory_for(settings, root).is_overcommitted:
+    count = process_count(settings, root)
+    text = f"{size_text(available)} ({where}){f' for {count} processes' if count > 1 else ''}"
+    if available < count * MEMORY_BYTES_MIN:
+        return Finding("memory", "failed", text, f"give each node {size_text(MEMORY_BYTES_MIN)} or more")
+    if memory_for(replace(settings, node=replace(settings.node, processes=count)), root).is_overcommitted:
         found = f"{text}; the sizes in the settings take more than that"
         return Finding("memory", "warning", found, "lower the cache sizes, or give the node more memory")
     return Finding("memory", "ok", text)

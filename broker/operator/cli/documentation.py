@@ -58,7 +58,11 @@ $ anabranch doctor --config anabranch.toml
 
 **Connections.** `--bootstrap-server` names a node; its port is 9092 unless given. TLS and SASL come from Kafka's client
 properties: `--command-config`, `--command-property` for what is not secret, or the environment
-([security](security.md#commands-as-clients)). A [profile](#profiles) has all of it under a name.
+([security](security.md#commands-as-clients)). What Kafka's protocol does not have is asked of a node's
+[admin port](security.md#the-admin-port), which a node of `--bootstrap-server` announces (its config `admin.listener`);
+`--admin` names another. Its token comes from `--admin-token-file`. A [profile](#profiles) has all of it under a name.
+
+**Settings.** Commands with `--data-dir` find a stopped node by its file, or by the options of `serve` (but `user`).
 
 **Output.** `--output table` is for people, `json` and `yaml` are for programs: names of fields stay, columns of tables
 may change. A check that finds something wrong prints its result before it fails. Results go to standard output;
@@ -86,7 +90,7 @@ command changes nothing.
 
 ```console
 $ anabranch profile create staging -b kafka-1.example.com:9094 --command-config staging.properties \\
-    --admin https://kafka-1.example.com:9644 --admin-token-file staging.token
+    --admin-token-file staging.token
 $ anabranch topic list
 $ anabranch topic list --profile prod
 ```

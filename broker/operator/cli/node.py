@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.broker.operator.cli.arguments import yes_option
-from anabranch.broker.operator.cli.cluster_source import Source, on_cluster
-from anabranch.broker.operator.cli.node_drain import drain
+from anabranch.broker.operator.cli.cluster_source import RunningCluster, Source, on_cluster
+from anabranch.broker.operator.cli.node_drain import drain, drain_and_stop
 from anabranch.broker.operator.cli.questions import confirm
 from anabranch.output import count_text, emit, make_table, output_option, show_plan
 from anabranch.times import age_text
@@ -149,16 +149,22 @@ def _show_loss(plan: Mapping[str, Any], console: Console) -> None:
     console.print(table)
 
 
-@node.command(short_help="Remove a node that has left or failed.")
+@node.command(short_help="Remove a node from the cluster.")
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@click.option("--drain", "drains", is_flag=True, help="First move away what it leads, and end its process.")
 @output_option
 @on_cluster
-def remove(source: Source, node_id: int, output: str) -> None:
-    """Remove the node ID, which has left or failed, from the cluster.
+def remove(source: Source, node_id: int, *, drains: bool, output: str) -> None:
+    """Remove the node ID, which has left or failed, from the cluster; with --drain one that runs, too.
 
     Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node
-    compacts its objects. A process that starts with this id joins anew.
+    compacts its objects. A process that starts with this id joins anew: what restarts it must know of the removal.
+    Ctrl-C during --drain ends the drain.
     """
+    if drains:
+        if not isinstance(source, RunningCluster):
+            raise click.UsageError("--drain needs a running node: name one with --bootstrap-server or --admin")
+        drain_and_stop(source.port, node_id)
     answer = source.remove(node_id)
     count, heir = answer["inherited"], answer["heir"]
     inherited = f"; node {heir} compacts its {count_text(count, 'object')}" if count else ""

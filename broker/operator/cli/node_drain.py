@@ -1,4 +1,7 @@
-"""`anabranch node drain ID`: all partitions that a node leads move to other living nodes."""
+"""`anabranch node drain ID`, and the first half of `node remove ID --drain`: what a node leads moves to others."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -23,8 +26,40 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
         found = node.ask("DELETE", path)
         emit(output, found, f"node {node_id} may get partitions again; it leads {_count(found['leads'])}")
         return
-    begun = node.ask("POST", path)
-    total, failures = begun["leads"], dict[str, str]()
+    total = _move_all(node, node_id, node.ask("POST", path))
+    found = node.ask("GET", path)
+    emit(output, {**found, "moved": total}, f"node {node_id} leads no partitions; {_count(total)} moved away")
+
+
+def drain_and_stop(node: AdminPort, node_id: int) -> int:
+    """Drain a node and let its process end; return the number of partitions that it led. Nothing if it has ended.
+
+    Ctrl-C ends a drain that began here. Raises ClickException.
+    """
+    path = f"/nodes/{node_id}"
+    if node.ask("GET", "/session")["node_id"] == node_id:
+        raise click.ClickException(f"node {node_id} answers at {node}: name another node, which can remove it")
+    if not node.ask("GET", f"{path}/drain")["lives"]:
+        return 0
+    begun = node.ask("POST", f"{path}/drain")
+    try:
+        moved = _move_all(node, node_id, begun)
+        node.ask("POST", f"{path}/stop")
+    except KeyboardInterrupt:
+        if not begun["changed"]:
+            raise
+        found = node.ask("DELETE", f"{path}/drain")
+        raise click.ClickException(
+            f"not removed: node {node_id} may get partitions again; it leads {_count(found['leads'])}"
+        ) from None
+    watch(f"waiting for the end of node {node_id}", 1, lambda: int(node.ask("GET", f"{path}/drain")["lives"]))
+    return moved
+
+
+def _move_all(node: AdminPort, node_id: int, begun: Mapping[str, Any]) -> int:
+    """Wait for a drain that has begun; return the number of partitions that the node led. Raises ClickException."""
+    path = f"/nodes/{node_id}/drain"
+    total, failures = int(begun["leads"]), dict[str, str]()
 
     def left() -> int:
         found = node.ask("GET", path)
@@ -39,8 +74,7 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
         return int(found["leads"])
 
     watch(f"draining node {node_id}", total, left)
-    found = node.ask("GET", path)
-    emit(output, {**found, "moved": total}, f"node {node_id} leads no partitions; {_count(total)} moved away")
+    return total
 
 
 def _count(partitions: int) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from anabranch.broker.operator.cli.admin_port import admin_options, parse_admin
+from anabranch.broker.operator.cli.admin_address import parse_admin
+from anabranch.broker.operator.cli.admin_port import admin_options
 from anabranch.broker.operator.cli.client import bootstrap_option, check_servers, parse_properties, property_options
 from anabranch.broker.operator.cli.profiles import (
     Profile,

@@ -55,7 +55,8 @@ class Profile:
     @property
     def missing(self) -> str:
         """Name of the address that a login or a token of it is for, if it lacks that; otherwise empty."""
-        if not self.admin and any((self.admin_token_file, self.admin_ca_file, self.admin_certificate_file)):
+        of_admin = any((self.admin_token_file, self.admin_ca_file, self.admin_certificate_file))
+        if of_admin and not (self.admin or self.bootstrap_server):
             return "admin"
         if not self.bootstrap_server and any((self.command_config, self.command_property)):
             return "bootstrap_server"

@@ -15,12 +15,13 @@ from anabranch.broker.operator.cli.catalog_rebuild import (
     plan_option,
 )
 from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.operator.cli.options import SettingsCommand
 from anabranch.broker.operator.cli.progress import progress
 from anabranch.output import output_option
 from anabranch.s3stream.catalog.backup import read_backup
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @plan_option
 @accept_loss_option

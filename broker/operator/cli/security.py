@@ -22,7 +22,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.catalog_access import in_catalog, on_catalog
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsGroup, config_option, read_settings
 from anabranch.broker.operator.cli.security_files import Names, TrialOptions, write_trial
 from anabranch.output import emit, output_option
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -33,7 +33,7 @@ PASSWORD_BYTES: Final = 24
 DAY_MS: Final = 86_400_000
 
 
-@click.group()
+@click.group(cls=SettingsGroup)
 def security() -> None:
     """Set up a secure node for a trial, check the certificates of a node, and replace the secret of a cluster."""
 

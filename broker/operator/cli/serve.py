@@ -5,14 +5,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from anabranch.broker.node.logging import logs, stacks
 from anabranch.broker.node.logging.levels import LogLevels
 from anabranch.broker.node.logging.writer import LineWriter
+from anabranch.broker.node.settings.data_dir import DataDirError
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import (
@@ -24,15 +26,18 @@ from anabranch.broker.node.settings.names import (
     area_models,
     describe_default,
 )
+from anabranch.broker.node.settings.processes import process_count
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.node_process import FAILED, LOG_FLUSH_TIMEOUT_S, log, loop_factory, skip_existing
 from anabranch.broker.operator.cli.options import BadSetting
+from anabranch.broker.operator.cli.processes import OwnProcess, own_process, process_option, run_processes
 from anabranch.broker.operator.cli.welcome import welcome
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
 
 SECOND_SIGNAL = 130
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_S = 20
 """Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
 
@@ -93,28 +98,48 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     help="Field of another catalog that tables may be published in (type, uri, ...); repeatable.",
 )
-def serve(config: Path | None, stores: Sequence[str], table_catalogs: Sequence[str], **flags: str | None) -> None:
-    """Run a node until SIGTERM or SIGINT. SIGUSR1 writes the stacks of all threads and tasks to standard error.
+@process_option
+def serve(
+    config: Path | None,
+    stores: Sequence[str],
+    table_catalogs: Sequence[str],
+    process: tuple[int, str, int, int] | None,
+    **flags: str | None,
+) -> None:
+    """Run a node, or several (--processes), until SIGTERM or SIGINT.
+
+    SIGUSR1 writes the stacks of all threads and tasks of a node to standard error.
 
     Settings are taken from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
     try:
         named = {STORES.key: stores, TABLE_CATALOGS.key: table_catalogs}
         settings = load({**{name.replace("__", "."): value for name, value in flags.items()}, **named}, None, config)
+        own = None if process is None else own_process(settings, process)
+        if own is not None:
+            settings = own.settings
+        levels, writer = LogLevels(), LineWriter()
+        logs.configure(settings.log, levels, writer, None if own is None else settings.node.node_id)
+        if own is None and (count := process_count(settings)) > 1:
+            run_processes(settings, count, wait_s=_stop_limit_s(settings), writer=writer)
     except SettingsError as error:
         raise BadSetting(str(error)) from None
-    levels = LogLevels()
-    writer = LineWriter()
-    logs.configure(settings.log, levels, writer)
+    except (DataDirError, OSError) as error:
+        raise click.ClickException(str(error)) from None
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            code = runner.run(_serve(settings, levels, writer))
+            code = runner.run(_serve(settings, levels, writer, own))
     finally:
         writer.flush(LOG_FLUSH_TIMEOUT_S)
     sys.exit(code)
 
 
-async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
+def _stop_limit_s(settings: Settings) -> float:
+    """Return the time after which a node that stops exits by force."""
+    return (settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms) / 1000 + STOP_GRACE_S
+
+
+async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter, own: OwnProcess | None) -> int:
     from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
 
     stop = asyncio.Event()
@@ -135,29 +160,54 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
         if not serving.is_set():
             exit_now(0)  # a start may wait for minutes, and is safe to abandon at any point
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number.name)
+    environment = None
+    if own is not None:
+        environment = own.environment()
+        own.watch(loop, lambda: exit_now(0))
     try:
-        async with run_node(settings, levels) as node:
+        async with run_node(settings, levels, environment) as node:
             serving.set()
-            if os.isatty(writer.fd):
-                objects = settings.objects
-                store = settings.objects_path if objects.store == "local" else f"the bucket {objects.bucket}"
-                place = f"{settings.node.data_dir}, objects in {store}"
-                for line in welcome(node, place, "Ctrl-C stops the node; its data stays."):
-                    writer.line(line)  # as the log does: a terminal that is held must not stop the node
+            if own is not None:
+                own.watch(loop, partial(_stop_with_all, node, own, stop), node.upkeep.failover.note_ended)
+                own.say_serving(loop)
+            elif os.isatty(writer.fd):
+                _welcome(node, writer)
             skip_existing()
             try:
                 return await _until_stopped(node, stop)
             finally:
-                limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
-                stacks.exit_after(limit_ms / 1000 + STOP_GRACE_S, dump)
+                stacks.exit_after(_stop_limit_s(settings), dump)
     except StartError as error:
         writer.line(f"Error: {error}")
         return FAILED
 
 
+def _welcome(node: "Node", writer: LineWriter) -> None:
+    """Say on a terminal where the node is."""
+    settings = node.serving.settings
+    objects = settings.objects
+    store = settings.objects_path if objects.store == "local" else f"the bucket {objects.bucket}"
+    place = f"{settings.node.data_dir}, objects in {store}"
+    for line in welcome(node, place, "Ctrl-C stops the node; its data stays."):
+        writer.line(line)  # as the log does: a terminal that is held must not stop the node
+
+
+def _stop_with_all(node: "Node", own: OwnProcess, stop: asyncio.Event) -> None:
+    """Stop the node because all processes stop: it leaves them nothing."""
+    for number in STOP_SIGNALS:  # a process manager may have sent one to each of them
+        asyncio.get_running_loop().add_signal_handler(number, lambda: None)
+    node.serving.members.stop_with(own.siblings)
+    if not stop.is_set():
+        log.info("stopping: all processes stop")
+        stop.set()
+
+
 async def _until_stopped(node: "Node", stop: asyncio.Event) -> int:
     node.failed.add_done_callback(lambda _: stop.set())
+    node.removed.add_done_callback(lambda _: stop.set())
     await stop.wait()
+    if node.removed.done():
+        log.info("stopping", reason="the node was drained, and is to be removed from the cluster")
     return FAILED if node.failed.done() else 0

@@ -24,7 +24,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsGroup, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.broker.operator.cli.stopped import discard, stopped
 from anabranch.extras import install_command, is_installed
@@ -91,7 +91,7 @@ async def open_storage(settings: Settings, *, read_only: bool = True) -> AsyncIt
         yield NodeStorage(catalog, stores, cluster, topics)
 
 
-@click.group()
+@click.group(cls=SettingsGroup)
 def storage() -> None:
     """List and verify a node's objects, and handle stopped partitions."""
 

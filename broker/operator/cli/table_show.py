@@ -39,7 +39,12 @@ def list_(node: AdminPort, patterns: Sequence[str], output: str) -> None:
             counts = (number_text(row["rows"]), number_text(row["files"]), size_text(row["bytes"]))
             times = (_behind_text(row), second_text(row["committed_ms"] or -1))
             table.add_row(plain(row["name"]), *counts, number_text(row["lag"]), *times, plain(_error_text(row)))
-        console.print(table if rows else "there are no tables: `anabranch topic create NAME --table json` makes one")
+        none = (
+            "no table matches"
+            if patterns
+            else "there are no tables: `anabranch topic create NAME --table json` makes one"
+        )
+        console.print(table if rows else none)
         if found["more"]:
             console.print("there are more tables than are listed")
 
@@ -51,7 +56,8 @@ def _behind_text(row: Mapping[str, Any]) -> str:
 
 
 def _error_text(row: Mapping[str, Any]) -> str:
-    return row["last_error"] or ("" if row["enabled"] else "not enabled")
+    gone = "" if row["topic"] else "topic deleted or detached"
+    return row["last_error"] or gone or ("" if row["enabled"] else "not enabled")
 
 
 @click.command(short_help="Show columns, partitions, place and errors.")
@@ -67,10 +73,13 @@ def describe(node: AdminPort, names: Sequence[str], output: str) -> None:
 def _show(found: Mapping[str, Any], console: Console) -> None:
     rows = f"{found['rows']:,} in {count_text(found['files'], 'file')}, {size_text(found['bytes'])}"
     lag = f"{number_text(found['lag'])} offsets" + (f", {_behind_text(found)}" if found["lag"] else "")
+    topic = plain(found["topic"] or "deleted or detached")
+    if found["topic"] and not found["enabled"]:
+        topic += " (not enabled)"
     facts = [
         ("table", plain(found["name"])),
         ("id", found["table_id"] or "-"),
-        ("topic", plain(found["topic"] or "deleted or detached") + ("" if found["enabled"] else " (not enabled)")),
+        ("topic", topic),
         ("rows", rows),
         ("committed", f"{second_text(found['committed_ms'] or -1)}, {count_text(found['version'], 'commit')}"),
         ("committer", "-" if found["committer"] is None else f"node {found['committer']}"),

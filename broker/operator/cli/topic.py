@@ -15,6 +15,7 @@ SUBCOMMANDS: Final = {
     "describe": ("topic_describe:describe", "Show partitions, offsets and own configs."),
     "alter": ("topic_alter:alter", "Change configs, or add partitions."),
     "move": ("topic_move:move", "Move partitions to a node."),
+    "elect": ("topic_elect:elect", "Bring partitions back to their preferred leaders."),
     "delete": ("topic_delete:delete", "Delete topics with their records."),
     "detach": ("topic_moves:detach", "Remove a topic from the cluster; its data stays."),
     "attach": ("topic_moves:attach", "Bring back a detached topic."),
@@ -25,4 +26,4 @@ SUBCOMMANDS: Final = {
 
 @click.group(cls=LazyGroup, subcommands=SUBCOMMANDS)
 def topic() -> None:
-    """Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node."""
+    """Create, list, describe, alter, move, elect, delete, detach, attach and clone topics of a running node."""

@@ -26,6 +26,11 @@ from anabranch.protocol.messages.create_topics import (
 @click.argument("name")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
 @click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Number of nodes that serve reads of each partition; durability is the same with 1  [default: the node's]",
+)
+@click.option(
     "-c",
     "--set",
     "--config",
@@ -41,6 +46,7 @@ def create(
     name: str,
     *,
     partitions: int | None,
+    replication_factor: int | None,
     configs: Sequence[str],
     table_configs: Mapping[str, str],
     client: CommandClient,
@@ -54,7 +60,7 @@ def create(
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions if partitions is not None else -1,
-        replication_factor=-1,
+        replication_factor=replication_factor if replication_factor is not None else -1,
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in wanted_configs.items()],
     )
     with client.cluster() as cluster:

@@ -96,7 +96,7 @@ def _config_text(file: Path, kind: str, data: bytes) -> str:
             )
         return base64.b64encode(data).decode()
     try:
-        return data.decode()
+        return data.decode().strip()  # as nodes keep it: the same file is no change
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file}: {error}") from None
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.arguments import SizeType
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsGroup, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.wal_give_up import give_up
 from anabranch.broker.operator.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
 from anabranch.broker.operator.cli.wal_sweep import sweep
@@ -32,7 +32,7 @@ from anabranch.wal.tools import Examination, examine
 from anabranch.wal.tools import resize as resize_log
 
 
-@click.group()
+@click.group(cls=SettingsGroup)
 def wal() -> None:
     """Inspect, verify, resize and repair the write-ahead log of a stopped node."""
 

@@ -21,7 +21,7 @@ from anabranch.broker.node.settings.data_dir import DataDirLock
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.cli.arguments import yes_option
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.questions import confirm
 from anabranch.output import count_text, emit, make_table, output_option, show_plan
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -29,7 +29,7 @@ from anabranch.s3stream.catalog.values import NodeInfo, WalInfo
 from anabranch.wal.format import wal_id_of
 
 
-@click.command(name="give-up", short_help="Accept the loss of a stopped node's log.")
+@click.command(cls=SettingsCommand, name="give-up", short_help="Accept the loss of a stopped node's log.")
 @config_option
 @data_dir_option
 @yes_option

@@ -11,7 +11,7 @@ from anabranch.broker.cluster.membership.object_log import ObjectStartLog
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import SettingsCommand, config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.storage import NodeStorage, open_storage
 from anabranch.output import count_text, emit, make_table, output_option
 from anabranch.wal.object.format import ROOT, LogName
@@ -28,7 +28,7 @@ def parse_age(text: str) -> int:
     return age_ms
 
 
-@click.command(short_help="Delete old ends of object logs.")
+@click.command(cls=SettingsCommand, short_help="Delete old ends of object logs.")
 @click.option(
     "--older-than",
     "age_ms",

@@ -17,11 +17,11 @@ class KeptPorts:
         """Return sockets bound to the ports, which `stack` closes. The first call binds them. Raises OSError."""
         if self._kept is None:
             self._kept = reserve_ports(settings, self._binding)
-        clients, internal, admin = self._kept
+        kept = self._kept
         return ReservedPorts(
-            [stack.enter_context(each.dup()) for each in clients],
-            stack.enter_context(internal.dup()),
-            None if admin is None else stack.enter_context(admin.dup()),
+            [stack.enter_context(each.dup()) for each in kept.clients],
+            stack.enter_context(kept.internal.dup()),
+            None if kept.admin is None else stack.enter_context(kept.admin.dup()),
         )
 
     def close(self) -> None:

@@ -100,10 +100,13 @@ class Cluster:
             self._nodes[node_id] = self._connect(*self._addresses[node_id])
         return self._nodes[node_id]
 
+    def name_and_addresses(self) -> tuple[str, Mapping[int, tuple[str, int]]]:
+        """Return the name of the cluster, and host and port of all nodes that are up, by id."""
+        return self.describe_topics([]).cluster_id or "", self._addresses
+
     def nodes(self) -> Mapping[int, Connection]:
         """Return connections to all nodes that are up."""
-        self.describe_topics([])
-        return {node_id: self.node(node_id) for node_id in self._addresses}
+        return {node_id: self.node(node_id) for node_id in self.name_and_addresses()[1]}
 
     def coordinator(self, key: str, kind: int) -> Connection:
         """Return a connection to the coordinator of a group or a transactional id."""

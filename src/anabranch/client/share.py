@@ -263,14 +263,14 @@ class ShareMember:
             for offset in range(each.first_offset, each.last_offset + 1)
         }
         named = self._names[place[0]], place[1]
-        deliveries = []
+        records: Any = found.records or b""  # received in one piece
+        deliveries: list[Delivery] = []
         try:
-            for header, batch in iterate_batches(_in_one_piece(found)):
+            for header, batch in iterate_batches(records):
                 check_crc(batch, header)
-                records = () if header.is_control else decode_records(batch)
                 deliveries += [
                     Delivery(named, record, header.is_log_append_time, counts.pop(record.offset))
-                    for record in records
+                    for record in (() if header.is_control else decode_records(batch))
                     if record.offset in counts
                 ]
         except ProtocolError as error:
@@ -281,26 +281,8 @@ class ShareMember:
         self, node_id: int, session: _Session, wanted: Mapping[_IdAndPartition, Sequence[int]], kind: int
     ) -> Mapping[_IdAndPartition, str]:
         """Acknowledge offsets at the node that leads their partitions; return why that of a partition failed."""
-        request = ShareAcknowledgeRequest(
-            group_id=self._group,
-            member_id=self._member_id,
-            share_session_epoch=session.epoch,
-            topics=[
-                AcknowledgeTopic(
-                    topic_id=topic_id,
-                    partitions=[
-                        AcknowledgePartition(
-                            partition_index=index,
-                            acknowledgement_batches=[
-                                AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
-                                for first, last in _runs(offsets)
-                            ],
-                        )
-                    ],
-                )
-                for (topic_id, index), offsets in wanted.items()
-            ],
-        )
+        runs = {place: [(first, last, kind) for first, last in _runs(offsets)] for place, offsets in wanted.items()}
+        request = acknowledge_request(self._group, self._member_id, session.epoch, runs)
         answer: ShareAcknowledgeResponse = self._cluster.node(node_id).call(request)
         if answer.error_code:
             del self._sessions[node_id]
@@ -314,8 +296,24 @@ class ShareMember:
         }
 
 
-def _in_one_piece(found: PartitionData) -> Any:
-    return found.records or b""  # as it was received
+def acknowledge_request(
+    group: str, member_id: str, session_epoch: int, runs: Mapping[tuple[bytes, int], Iterable[tuple[int, int, int]]]
+) -> ShareAcknowledgeRequest:
+    """Return a request that acknowledges runs of offsets, by topic id and partition: first, last, and type of each."""
+    topics: dict[bytes, list[AcknowledgePartition]] = {}
+    for (topic_id, index), each in runs.items():
+        batches = [
+            AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
+            for first, last, kind in each
+        ]
+        partition = AcknowledgePartition(partition_index=index, acknowledgement_batches=batches)
+        topics.setdefault(topic_id, []).append(partition)
+    return ShareAcknowledgeRequest(
+        group_id=group,
+        member_id=member_id,
+        share_session_epoch=session_epoch,
+        topics=[AcknowledgeTopic(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()],
+    )
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -73,7 +73,7 @@ class OldNode:
     def __init__(self, source: Path, **settings: object) -> None:
         flags = SETTINGS | {f"--{name.replace('_', '-')}": value for name, value in settings.items()}
         command = [sys.executable, "-m", "anabranch", "serve", *(str(each) for pair in flags.items() for each in pair)]
-        environment = os.environ | {"PYTHONPATH": str(source)}
+        environment = os.environ | {"PYTHONPATH": str(source / "src"), "ANABRANCH_NATIVE": "off"}
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=source)
         atexit.register(self._process.kill)
         assert self._process.stderr is not None

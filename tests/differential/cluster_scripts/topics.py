@@ -1,5 +1,8 @@
 """Topics in a cluster: places and factors, growth, deletion, elections, reassignments; asked of any broker."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -36,6 +39,12 @@ def _assigned(name: str, *replicas: list[int]) -> CreatableTopic:
         CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(replicas)
     ]
     return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+
+
+def _has_replicas(replicas: Sequence[int], answer: MetadataResponse) -> bool:
+    """True if the second partition has these replicas, and all of them are in sync."""
+    partition = answer.topics[0].partitions[1]
+    return list(partition.replica_nodes) == replicas and set(partition.isr_nodes) == set(replicas)
 
 
 def _gone(script: ClusterScript, *names: str) -> None:
@@ -154,6 +163,17 @@ def reassignments_by_each(script: ClusterScript) -> None:
     script.call_each("an unknown topic", move(0, [2], topic="cr-x"), 1)
     listed = [ListPartitionReassignmentsTopics(name="cr-a", partition_indexes=[0, 1])]
     script.call_each("under way", ListPartitionReassignmentsRequest(timeout_ms=30_000, topics=listed), 0)
+    for what, replicas, leader in (
+        ("to two more", [2, 1, 3], 2),
+        ("in another order", [1, 3, 2], 2),
+        ("one less", [3, 2], 2),
+        ("without the leader", [3, 1], 3),
+    ):
+        script.call(what, move(1, replicas), 1, on="3")
+        script.until_each(_known("cr-a"), 9, partial(_has_replicas, replicas))
+        script.led_by("cr-a", 1, leader)
+        script.call_each(f"{what}, described", _known("cr-a"), 12)
+    script.call_each("the factor changed again", move(1, [2], factor_may_change=False), 1)
 
 
 SCRIPTS = (

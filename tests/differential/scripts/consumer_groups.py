@@ -39,6 +39,7 @@ from anabranch.protocol.messages.txn_offset_commit import (
 )
 from tests.differential.script import Script
 from tests.differential.scripts.groups import coordinator
+from tests.differential.scripts.resources import setting_of_group
 
 
 def _beat(group: str, member: str, epoch: int = 0, **fields: Any) -> ConsumerGroupHeartbeatRequest:
@@ -144,6 +145,48 @@ def consumers_share_a_topic(script: Script) -> None:
     script.call("second leaves", _beat(group, "b", -1), 1)
     script.call("first takes over", _beat(group, "a", 3), 1)
     script.call("describe one", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+
+
+def consumer_assignment_intervals(script: Script) -> None:
+    coordinator(script)
+    group = "cg-interval"
+    topic_id = _topic(script, group, 2)
+    other_id = _topic(script, "cg-interval-2")
+
+    def every(interval_ms: int, heartbeat_ms: int, beat: ConsumerGroupHeartbeatRequest) -> None:
+        """Set the interval, and wait until the coordinator has it: its answers show the other config."""
+        times = {"consumer_assignment_interval_ms": interval_ms, "consumer_heartbeat_interval_ms": heartbeat_ms}
+        script.ask(setting_of_group(group, **times), 1)
+        script.until(beat, 1, lambda answer: answer.heartbeat_interval_ms == heartbeat_ms)
+
+    every(15_000, 6000, _beat(group, "a", subscribed_topic_names=[group, "cg-interval-2"]))
+    script.call("the first has all", _beat(group, "a", 2, topic_partitions=[]), 1)
+    script.call("a second has nothing yet", _beat(group, "b"), 1)
+    script.call("described", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    script.call("the first has not heard of it", _beat(group, "a", 2), 1)
+    all_owned = [*_owned(topic_id, 0, 1), *_owned(other_id, 0)]
+    script.call(
+        "the first leaves a topic", _beat(group, "a", 2, subscribed_topic_names=[group], topic_partitions=all_owned), 1
+    )
+    script.call("it has let go", _beat(group, "a", 2, topic_partitions=_owned(topic_id, 0, 1)), 1)
+    script.call("it comes back to the topic", _beat(group, "a", 2, subscribed_topic_names=[group, "cg-interval-2"]), 1)
+    script.call("described again", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    joined = script.call("a classic one joins", _classic_join(group), 9)
+    joined = script.call("with its id", _classic_join(group, joined.member_id), 9)
+    sync = _classic_sync(group, joined.generation_id, joined.member_id)
+    script.call("it has nothing yet", sync, 5)
+    beat = HeartbeatRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id)
+    script.call("it waits", beat, 4)
+    every(0, 7000, _beat(group, "b", 2))
+    (described,) = script.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups
+    targets = [member.target_assignment.topic_partitions for member in described.members]
+    script.note(  # which ones depends on the id of the classic member, which is random
+        "numbers of partitions at the end", sorted(sum(len(each.partitions) for each in target) for target in targets)
+    )
+    script.call("the classic one must join", beat, 4)
+    for member in ("a", "b"):
+        script.call(f"{member} leaves", _beat(group, member, -1), 1)
+    script.ask(setting_of_group(group, consumer_assignment_interval_ms=None, consumer_heartbeat_interval_ms=None), 1)
 
 
 def static_consumers(script: Script) -> None:
@@ -431,6 +474,7 @@ SCRIPTS = (
     consumer_heartbeats_refused,
     consumer_epochs,
     consumers_share_a_topic,
+    consumer_assignment_intervals,
     static_consumers,
     consumer_commits,
     commits_of_members_in_transactions,

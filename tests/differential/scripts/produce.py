@@ -7,7 +7,13 @@ from crc32c import crc32c
 
 from anabranch.protocol.batch import write_crc
 from anabranch.protocol.compression import Compression
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from anabranch.protocol.records import Record, build_batch
@@ -16,6 +22,7 @@ from tests.support.frames import FAMILIES, as_batch
 from tests.support.raw_client import batch_of
 
 TIME_MS = 1_700_000_000_000
+RECORD_BYTES = "max.decompressed.message.bytes"
 Data = bytes | bytearray | None
 
 
@@ -242,6 +249,40 @@ def produce_limits(script: Script) -> None:
     script.call("uncompressed", _fetch("pl-plain"), 12)
 
 
+def produce_large_records(script: Script) -> None:
+    script.topic("lr", max_decompressed_message_bytes="100")
+    for size in (93, 94, 95):
+        for codec in Compression:
+            batch = batch_of(b"a", b"x" * size, compression=codec)
+            script.call(f"value of {size} bytes as {codec.name.lower()}", _request("lr", batch), 9)
+    script.topic("lr-compact", max_decompressed_message_bytes="100", cleanup_policy="compact")
+    keyless = build_batch([Record(None, b"a", TIME_MS), Record(b"k", b"x" * 200, TIME_MS)], compression=Compression.LZ4)
+    script.call("one without a key before a large one", _request("lr-compact", keyless), 9)
+    script.topic("lr-zstd", max_decompressed_message_bytes="100", compression_type="zstd")
+    script.call("large, to be compressed", _request("lr-zstd", batch_of(b"x" * 200)), 9)
+    script.call("large, to be recompressed", _request("lr-zstd", batch_of(b"x" * 200, compression=Compression.GZIP)), 9)
+    script.call("what was accepted", _fetch("lr"), 12)
+    script.call("described", _describe_size("lr"), 4)
+    other = [AlterableConfig(name=RECORD_BYTES, config_operation=0, value="1000")]
+    script.call("the default of brokers", _alter_broker(other), 1)
+    script.topic("lr-default")
+    script.until(_describe_size("lr-default"), 4, lambda answer: answer.results[0].configs[0].value == "1000")
+    script.call("large for the default", _request("lr-default", batch_of(b"x" * 2000, compression=Compression.GZIP)), 9)
+    none = [AlterableConfig(name=RECORD_BYTES, config_operation=1, value=None)]
+    script.call("no default of brokers", _alter_broker(none), 1)
+    script.until(_describe_size("lr-default"), 4, lambda answer: answer.results[0].configs[0].value != "1000")
+
+
+def _describe_size(topic: str) -> DescribeConfigsRequest:
+    resource = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=[RECORD_BYTES])
+    return DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+
+
+def _alter_broker(configs: Sequence[AlterableConfig]) -> IncrementalAlterConfigsRequest:
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=configs)
+    return IncrementalAlterConfigsRequest(resources=[resource])
+
+
 def produce_idempotent(script: Script) -> None:
     script.topic("pi-a", 2)
     new = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -310,4 +351,12 @@ def init_producer_id(script: Script) -> None:
     script.call("empty transactional id", request(""), 0, 3, 5)
 
 
-SCRIPTS = (produce_good, produce_bad, produce_frames, produce_limits, produce_idempotent, init_producer_id)
+SCRIPTS = (
+    produce_good,
+    produce_bad,
+    produce_frames,
+    produce_limits,
+    produce_large_records,
+    produce_idempotent,
+    init_producer_id,
+)

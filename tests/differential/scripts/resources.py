@@ -64,6 +64,20 @@ class _Changes:
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
+def setting_of_group(group: str, **configs: int | None) -> incremental.IncrementalAlterConfigsRequest:
+    """Return a request that sets configs of a group, or removes those that are None: their names with `_` for dots."""
+    changes = [
+        incremental.AlterableConfig(
+            name=key.replace("_", "."),
+            config_operation=DELETE if value is None else SET,
+            value=None if value is None else str(value),
+        )
+        for key, value in configs.items()
+    ]
+    resource = incremental.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=changes)
+    return incremental.IncrementalAlterConfigsRequest(resources=[resource])
+
+
 def group_configs(script: Script) -> None:
     script.call("a group without configs", _describe(GROUP, "gc-a", SESSION, HEARTBEAT), 1, 4)
     script.call("with synonyms", _describe(GROUP, "gc-a", SESSION, HEARTBEAT, synonyms=True), 1, 4)
@@ -99,6 +113,8 @@ def group_configs(script: Script) -> None:
     group.alter("delete", (SESSION, DELETE, None))
     group.described("after", (SESSION, "45000"), (HEARTBEAT, "6000"))
     group.alter("delete again", (SESSION, DELETE, None))
+    group.alter("offloaded", *((f"{kind}.assignor.offload.enable", SET, "false") for kind in ("consumer", "share")))
+    group.described("offloaded is described", ("share.assignor.offload.enable", "false"), synonyms=True)
     group.replace("replace", (SESSION, "51000"))
     group.described("replaced", (SESSION, "51000"), (HEARTBEAT, "5000"))
     group.replace("replace by nonsense", (SESSION, "x"))
@@ -122,6 +138,8 @@ def streams_group_configs(script: Script) -> None:
         ("acceptable.recovery.lag", "-1", "5"),
         ("rack.aware.assignment.tags", "a,a", "a,,b", "a,b"),
         ("assignor.name", "no-such", "sticky"),
+        ("assignor.offload.enable", "perhaps", "false"),
+        ("num.warmup.replicas", "-1", "21", "3"),
     ):
         for value in values:
             group.alter(f"{name} of {value}", (f"streams.{name}", SET, value))

@@ -143,6 +143,10 @@ class Members:
         """Fetch, and note what was acquired in each partition, offset by offset."""
         self.script.note(step, self._fetch(member, *acked, **fields)[0])
 
+    def fetch_quietly(self, member: str) -> None:
+        """Fetch, and note nothing."""
+        self._fetch(member)
+
     def fetch_some(self, step: str, member: str, **fields: Any) -> None:
         """Fetch until something was acquired, and note it: Apache Kafka may answer too early."""
         noted: Any = None
@@ -182,10 +186,18 @@ class Members:
             gone = {offset for first, last, types in acked if types != [RENEW] for offset in range(first, last + 1)}
             self.held[member] = [offset for offset in self.held[member] if offset not in gone]
 
-    def until_unlocked(self, offset: int, other: str) -> None:
-        """Wait until the lock of a record has ended. Until then, another member is not its owner."""
+    def until_unlocked(self, offset: int, other: str, *, renewed: tuple[str, int] | None = None) -> None:
+        """Wait until the lock of a record has ended. Until then, another member is not its owner.
+
+        `renewed` are a member and a record whose lock the member renews meanwhile.
+        """
         deadline = time.monotonic() + WAIT_S
         while True:
+            if renewed is not None:
+                member, kept = renewed
+                request = self.acknowledge_request(member, self.next(member), (kept, kept, [RENEW]), is_renew_ack=True)
+                results = _results(self.script.ask(request, NEWEST, on=member))
+                assert all("NONE" in each for each in results), f"{self.script.peer.name}: {kept}: {results}"
             request = self.acknowledge_request(other, self.next(other), (offset, offset, [ACCEPT]))
             results = _results(self.script.ask(request, NEWEST, on=other))
             if not any("owner" in each for each in results):

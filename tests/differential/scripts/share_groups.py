@@ -55,6 +55,7 @@ from anabranch.protocol.messages.share_group_heartbeat import ShareGroupHeartbea
 from anabranch.protocol.messages.sync_group import SyncGroupRequest
 from tests.differential.script import Script
 from tests.differential.scripts.groups import coordinator
+from tests.differential.scripts.resources import setting_of_group
 
 GROUP = 32
 SHARE = 2
@@ -181,6 +182,38 @@ def share_assignment(script: Script) -> None:
     script.until(_beat(group, "sga-1"), 1, lambda answer: _assigned(answer) == 3)
     script.call("the last leaves", _beat(group, "sga-1", -1), 1)
     script.call("the group is empty", ListGroupsRequest(types_filter=["share"]), 5, own=group)
+
+
+def share_assignment_intervals(script: Script) -> None:
+    coordinator(script)
+    for name in ("sg-interval", "sg-interval-2"):
+        prepared_topic(script, name, 2)
+    group, both = "sg-interval", ["sg-interval", "sg-interval-2"]
+    script.until(_beat(group, "sgi-1", subscribed_topic_names=both), 1, lambda answer: _assigned(answer) == 4)
+
+    def every(interval_ms: int, heartbeat_ms: int, beat: ShareGroupHeartbeatRequest) -> None:
+        """Set the interval, and wait until the coordinator has it: its answers show the other config."""
+        times = {"share_assignment_interval_ms": interval_ms, "share_heartbeat_interval_ms": heartbeat_ms}
+        script.ask(setting_of_group(group, **times), 1)
+        script.until(beat, 1, lambda answer: answer.heartbeat_interval_ms == heartbeat_ms)
+
+    def beat(step: str, member: str, epoch: int, *names: str) -> None:
+        answer = script.ask(_beat(group, member, epoch, subscribed_topic_names=names or None), 1)
+        script.note(step, [answer.error_code, answer.member_epoch, answer.assignment and _assigned(answer)])
+
+    every(15_000, 6000, _beat(group, "sgi-1", 3))
+    beat("a second has nothing yet", "sgi-2", 0, *both)
+    beat("the first leaves a topic", "sgi-1", 3, group)
+    beat("the second waits", "sgi-2", 3)
+    beat("the first comes back", "sgi-1", 3, *both)
+    described = script.ask(_describe(group), 1).groups[0]
+    script.note("described", [described.group_epoch, described.assignment_epoch, described.group_state])
+    every(0, 7000, _beat(group, "sgi-2", 3))
+    beat("the first shares", "sgi-1", 3)
+    described = script.ask(_describe(group), 1).groups[0]
+    script.note("described at the end", [described.group_epoch, described.assignment_epoch, described.group_state])
+    for member in ("sgi-1", "sgi-2"):
+        script.call(f"{member} leaves", _beat(group, member, -1), 1)
 
 
 def share_groups_described(script: Script) -> None:
@@ -346,6 +379,7 @@ def share_group_configs(script: Script) -> None:
 SCRIPTS = (
     share_heartbeats_refused,
     share_assignment,
+    share_assignment_intervals,
     share_groups_described,
     share_group_offsets,
     share_groups_and_deleted_topics,

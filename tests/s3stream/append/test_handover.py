@@ -1,10 +1,11 @@
 """Handing streams over between two engines on one catalog, with crashes of either side at every step."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +17,18 @@ from anabranch.s3stream.catalog.values import MoveReason, OpenStream, StreamTran
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import (
     HandoverRefused,
+    LogStalled,
     OffsetOutOfRange,
     StorageError,
     StorageStopped,
     StreamFenced,
+    StreamHeld,
     StreamSealed,
 )
 from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamOwner
+from anabranch.s3stream.settings import StorageSettings
 from anabranch.wal.interface import WalFailed
+from tests.support.catalog_node import transfer
 from tests.support.memory_wal import MemoryWal
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
@@ -122,7 +127,7 @@ class Pair:
         )
 
     async def transfer(self, sealed: SealedStream) -> OpenStream:
-        return await self.cluster.catalog.transfer_stream(self.wanted(sealed))
+        return await transfer(self.cluster.catalog, self.wanted(sealed))
 
     def receive(self, received: ReceivedTail, opened: OpenStream) -> Stream:
         stream = self.target.engine.handovers.receive(received, opened)
@@ -142,8 +147,8 @@ class Pair:
 
 
 @asynccontextmanager
-async def two_sides(tmp_path: Path) -> AsyncIterator[Pair]:
-    async with memory_cluster(tmp_path, SETTINGS) as cluster:
+async def two_sides(tmp_path: Path, settings: StorageSettings = SETTINGS) -> AsyncIterator[Pair]:
+    async with memory_cluster(tmp_path, settings) as cluster:
         pair = Pair(cluster)
         await pair.source.start()
         await pair.target.start()
@@ -314,6 +319,17 @@ async def test_a_received_stream_has_the_tail_and_its_offsets_go_on(pair: Pair) 
     assert same(await read_all(pair.target.streams[pair.stream_id]), made)
 
 
+async def test_a_received_stream_is_not_read_from_where_its_data_lay_before(pair: Pair) -> None:
+    """Compaction may have removed aborted transactions since, which the snapshot does not list any more."""
+    made, engine = fill(pair.stream, 3), pair.target.engine
+    await pair.source.engine.flush()
+    read = await engine.read_committed(pair.stream_id, "t-0", 0, 1 << 20, end_offset=30, committed_end=30)
+    assert same(read.batches, made)
+    lookups = engine.stats.location_lookups
+    assert same(await read_all(await pair.move()), made)
+    assert engine.stats.location_lookups > lookups
+
+
 async def test_uploads_of_the_target_do_not_free_a_tail_that_is_being_received(pair: Pair) -> None:
     (own_id,) = await pair.cluster.create(1, name="own")
     await pair.cluster.catalog.request_moves({own_id: TARGET}, reason=MoveReason.OPERATOR, now_ms=1)
@@ -382,6 +398,35 @@ async def test_a_tail_that_the_log_has_no_room_for_is_refused(pair: Pair) -> Non
     assert not pair.target.engine.handovers.is_receiving(pair.stream_id)
     await pair.target.engine.flush()
     assert pair.target.wal.used_bytes == 0, "void records are trimmed"
+
+
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_log_that_does_not_acknowledge_void_records_takes_no_others(tmp_path: Path, *, returns: bool) -> None:
+    """Each move that is tried again would else add another copy of the tail, and clients' records would join them."""
+    async with two_sides(tmp_path, replace(SETTINGS, stall_ms=1)) as pair:
+        fill(pair.stream, 3)
+        moved = await pair.move()
+        begun: Coroutine[Any, Any, object]
+        if returns:
+            side, stream = pair.source, pair.other
+            begun = side.engine.open_streams([pair.stream_id])  # what its log has of the stream is voided first
+        else:
+            side, stream = pair.target, moved
+            begun = side.engine.handovers.write_tail(pair.other_id, 2, 0, [make_batch(pair.other_id, 0)])
+        side.wal.auto_complete = False
+        task = asyncio.create_task(begun)
+        await until(lambda: not side.engine.writable)
+        used_bytes = side.wal.used_bytes
+        with pytest.raises(LogStalled):
+            fill(stream, 1)
+        with pytest.raises(HandoverRefused, match="has not acknowledged"):
+            await side.engine.handovers.write_tail(stream.stream_id + 1, 1, 0, [])
+        assert side.wal.used_bytes == used_bytes
+        side.wal.auto_complete = True
+        side.wal.complete()
+        await side.engine.wait_writable()
+        with pytest.raises(StreamHeld) if returns else nullcontext():
+            await task
 
 
 async def test_a_log_that_fails_stops_the_target(pair: Pair) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.s3stream.catalog.backup import TABLES, read_backup
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
+from anabranch.s3stream.catalog.schema import FIRST_ADDITIVE, METADATA
 from anabranch.s3stream.errors import CatalogError
 from tests.s3stream.catalog.test_restore import CONTENTS
 
@@ -60,9 +60,9 @@ async def test_a_backup_of_either_engine_has_the_state_and_the_owners_snapshots(
     assert (backup.header.manifest, backup.state) == await state_of(url)
     assert backup.header.written_ms == NOW
     assert backup.header.catalog_id == CONTENTS.catalog_id.hex()
-    assert {key: (each.epoch, each.snapshot, each.preferred) for key, each in backup.streams.items()} == {
-        each.stream_id: (each.epoch, each.snapshot, each.preferred) for each in CONTENTS.streams
-    }
+    assert {
+        key: (each.epoch, each.snapshot, each.preferred, each.replicas) for key, each in backup.streams.items()
+    } == {each.stream_id: (each.epoch, each.snapshot, each.preferred, each.replicas) for each in CONTENTS.streams}
 
 
 async def test_all_tables_are_in_it_and_the_secret_of_the_nodes_is_not(url: str, tmp_path: Path) -> None:
@@ -74,9 +74,10 @@ async def test_all_tables_are_in_it_and_the_secret_of_the_nodes_is_not(url: str,
 
 NOT_IN_8 = {
     *("acls", "delegation_tokens", "moves", "draining", "beat_ms", "listeners", "preferred", "deleted_offset"),
+    *("replicas", "level", "level_epoch"),
     *("tables", "table_schemas", "table_partitions", "table_snapshots", "table_files"),
 }
-"""Tables and columns that schema versions 9, 11 and 12 added."""
+"""Tables and columns that schema versions 9 and 11 to 14 added."""
 COUNTERS_NOT_IN_8 = {"last_acl", "last_token", "last_secret", "table_file"}
 
 
@@ -102,7 +103,7 @@ async def test_a_backup_of_an_older_schema_is_migrated(tmp_path: Path) -> None:
     path = await written(f"sqlite:///{tmp_path / 'catalog.db'}", tmp_path / "backup")
     store(path, of_schema_8(lines_of(path)))
     backup = read_backup(path)
-    assert backup.state.schema_version == MIGRATIONS[-1][0]
+    assert backup.state.schema_version == FIRST_ADDITIVE - 1, "additive steps leave it as it is"
     assert [topic.name for topic in backup.state.topics] == ["flights", "recovered-stream-8"]
     assert backup.streams[1].preferred == 1, "its leader"
 

@@ -129,6 +129,15 @@ async def test_a_node_is_not_removed_while_its_log_is_recovered(cluster: Cluster
         await catalog.remove_node(await registration(catalog, DEAD), heir=ONE, now_ms=NOW)
 
 
+async def test_the_log_of_a_removed_node_that_has_handed_all_over_counts_as_drained(cluster: Cluster) -> None:
+    """It was killed before it could say that its log is empty."""
+    catalog = cluster.catalog
+    await catalog.give_up_streams(cluster.streams, seen=cluster.nodes[DEAD], leaders=(ONE,))
+    assert await cluster.log_state() is WalState.OPEN
+    await catalog.remove_node(await registration(catalog, DEAD), heir=ONE, now_ms=NOW)
+    assert await cluster.log_state() is WalState.DRAINED
+
+
 async def test_the_objects_of_a_removed_node_are_compacted_by_its_heir(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
     await catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)

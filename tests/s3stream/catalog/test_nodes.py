@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import psycopg
 import pytest
@@ -19,6 +21,7 @@ from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode
+from tests.support.waiting import WAIT_S, until
 
 ID = bytes(range(16))
 OTHER_ID = bytes(16 * [7])
@@ -280,7 +283,7 @@ async def test_the_file_alone_is_whole_after_a_clean_close(tmp_path: Path, *, re
 async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(database_module, "CHECKPOINT_TIMEOUT_MS", 1)
+    monkeypatch.setattr(database_module, "CHECKPOINT_ATTEMPTS", 1)
     path = tmp_path / "c.db"
     catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="c")
@@ -290,6 +293,39 @@ async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
         await MetadataNode.started(catalog)
         await catalog.close()
     assert "complete only together with its -wal file" in capsys.readouterr().out
+
+
+async def test_two_nodes_that_close_at_once_leave_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One is moving the log into the file, and waits for a reader: SQLite refuses the other one at once."""
+    path = tmp_path / "c.db"
+    catalog = Catalog(f"sqlite:///{path}")
+    await catalog.open(cluster="c")
+    connect = partial(sqlite3.connect, path, isolation_level=None, check_same_thread=False)
+    with ExitStack() as stack:
+        reader, other, third = (stack.enter_context(closing(connect())) for _ in range(3))
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM topics").fetchall()
+        await MetadataNode.started(catalog)
+        other.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000}")
+
+        def move() -> None:
+            while other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                pass  # the look below was in its way
+
+        moving = Thread(target=move)
+        moving.start()
+        await until(lambda: bool(third.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[0]), pause_s=0.01)
+
+        def let_it_move(_: float) -> None:
+            reader.close()
+            moving.join(WAIT_S)
+
+        monkeypatch.setattr("time.sleep", let_it_move)
+        await catalog.close()
+        assert not moving.is_alive()
+    assert "complete only together with its -wal file" not in capsys.readouterr().out
 
 
 async def test_manifests_are_numbered_above_all_before(catalog: Catalog) -> None:

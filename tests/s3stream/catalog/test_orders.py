@@ -237,7 +237,7 @@ async def test_a_drain_orders_nothing_of_leaders_that_are_not_drained(cluster: C
     assert [order.reason for order in await cluster.catalog.list_moves()] == [REASSIGN, MoveReason.DRAIN]
 
 
-@pytest.mark.parametrize("reason", [MoveReason.DRAIN, MoveReason.STOP, MoveReason.ELECTION])
+@pytest.mark.parametrize("reason", [MoveReason.DRAIN, MoveReason.STOP, MoveReason.ELECTION, MoveReason.PLACEMENT])
 async def test_orders_of_people_are_replaced_by_people_or_when_they_have_failed(
     cluster: Cluster, reason: MoveReason
 ) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.schema import NEWEST, schema_version
 from anabranch.s3stream.catalog.table_catalog import TableCatalog
 from anabranch.s3stream.catalog.table_values import TableFileKind
 from anabranch.s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
@@ -53,6 +54,7 @@ READS = frozenset(
         "last_manifest",
         "progress",
         "read_changes",
+        "read_streams",
         "list_all_wals",
         "list_wals",
         "next_stream_id",
@@ -173,9 +175,9 @@ async def ordered(scene: MetadataNode) -> StreamTransfer:
     )
 
 
-async def transfer_stream(scene: MetadataNode) -> Command:
+async def transfer_streams(scene: MetadataNode) -> Command:
     wanted = await ordered(scene)
-    return lambda: scene.catalog.transfer_stream(wanted)
+    return lambda: scene.catalog.transfer_streams([wanted])
 
 
 async def cancel_transfer(scene: MetadataNode) -> Command:
@@ -309,6 +311,12 @@ async def remove_expired_tokens(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.remove_expired_tokens(2001)
 
 
+async def raise_level(scene: MetadataNode) -> Command:
+    lowered = schema_version.delete().where(schema_version.c.version == NEWEST)
+    await scene.catalog._database.write(lambda c: c.execute(lowered).close())  # noqa: SLF001
+    return lambda: scene.catalog.raise_level(NEWEST)
+
+
 async def next_manifest(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_manifest(0)
 
@@ -401,7 +409,7 @@ COMMANDS: dict[str, Prepare] = {
         request_moves,
         cancel_moves,
         fail_move,
-        transfer_stream,
+        transfer_streams,
         cancel_transfer,
         remove_node,
         open_wal,
@@ -435,6 +443,7 @@ COMMANDS: dict[str, Prepare] = {
         remove_token,
         remove_expired_tokens,
         next_producer_ids,
+        raise_level,
         next_manifest,
     )
 } | {f"tables.{name}": prepare for name, prepare in OF_TABLES.items()}
@@ -476,6 +485,7 @@ async def state_of(url: str) -> dict[str, list[Any]]:
         "table_partitions",
         "table_snapshots",
         "table_files",
+        "schema_version",
     )
 
     def rows(connection: Connection) -> dict[str, list[Any]]:

@@ -38,6 +38,7 @@ def stream(stream_id: int, start: int, end: int, ranges: Mapping[tuple[int, int]
         end_offset=end,
         snapshot=b"state",
         preferred=2,
+        replicas=(2, 1),
         ranges=[
             RestoredRange(object_id, StreamRange(stream_id, low, high, high - low, 100, 1_000 - low), source)
             for (low, high), (object_id, source) in ranges.items()

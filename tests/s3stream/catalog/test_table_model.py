@@ -303,16 +303,16 @@ class TableMachine(RuleBasedStateMachine):
         """A committer gives up, perhaps without knowing that its commit has taken effect."""
         with self.command() as connection:
             ids = [item.file_id for item in self.commits[-1][0].added]
-            table_rows.discard_files(connection, ids, self.now_ms + DELAY_MS)
+            table_rows.LIFE_CYCLE.discard(connection, ids, self.now_ms + DELAY_MS)
 
     @rule()
     def collect(self) -> None:
         """The collector deletes all that is due."""
         with self.command() as connection:
             due = [file.file_id for file in table_rows.list_reapable_files(connection, self.now_ms, 1_000)]
-            expired = table_rows.expire_files(connection, due, self.now_ms)
+            expired = table_rows.LIFE_CYCLE.expire(connection, due, self.now_ms)
             self.deleted |= set(expired)
-            table_rows.forget_files(connection, expired)
+            table_rows.LIFE_CYCLE.forget(connection, expired)
         self.check()
 
     def check(self) -> None:

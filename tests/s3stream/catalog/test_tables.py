@@ -450,7 +450,7 @@ async def test_who_may_prepare_and_create(table: TableNode) -> None:
             await table.tables.create(wanted, now_ms=NOW)
     topic = await table.node.create_topic("u", 1)
     other = replace(NEW_TABLE, table_id=b"U" * 16, topic_id=topic.topic_id)
-    with pytest.raises(AlreadyExists, match="table 't' of another topic exists"):
+    with pytest.raises(AlreadyExists, match="table 't' of another topic exists: drop it first"):
         await table.tables.create(other, now_ms=NOW)
     with pytest.raises(NotFound, match="a of topic u is no longer 1: no table is made"):
         await table.tables.create(replace(other, name="u", topic_configs={"a": "1"}), now_ms=NOW)

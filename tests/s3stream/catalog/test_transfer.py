@@ -9,7 +9,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveReason, NodeBeat, OpenStream, StreamTransfer, Takeover
 from anabranch.s3stream.errors import CatalogError, EndMoved, NodeFenced, StreamFenced, StreamNotFound
 from anabranch.s3stream.model import NodeIdentity, StreamOwner
-from tests.support.catalog_node import HOUR_MS, NOW, topic_id_of
+from tests.support.catalog_node import HOUR_MS, NOW, topic_id_of, transfer
 
 FROM, TO, THIRD = 1, 2, 3
 
@@ -54,7 +54,7 @@ class Move:
         )
 
     async def transfer(self) -> OpenStream:
-        return await self.catalog.transfer_stream(self.wanted)
+        return await transfer(self.catalog, self.wanted)
 
     async def cancel(self, epoch: int | None = None) -> int:
         return await self.catalog.cancel_transfer(self.stream_id, epoch or self.wanted.epoch, self.owners[FROM])
@@ -129,7 +129,7 @@ async def test_a_source_that_was_started_anew_hands_nothing_over_and_cancels_not
     wanted, owner = move.wanted, move.owners[FROM]
     await move.register(FROM)
     with pytest.raises(StreamFenced, match="not the last"):
-        await move.catalog.transfer_stream(wanted)
+        await transfer(move.catalog, wanted)
     with pytest.raises(NodeFenced):
         await move.catalog.cancel_transfer(move.stream_id, wanted.epoch, owner)
 
@@ -138,12 +138,12 @@ async def test_a_fenced_target_takes_nothing(move: Move) -> None:
     wanted = move.wanted
     await move.register(TO)
     with pytest.raises(NodeFenced):
-        await move.catalog.transfer_stream(wanted)
+        await transfer(move.catalog, wanted)
 
 
 async def test_a_tail_that_does_not_begin_at_the_committed_end_is_refused(move: Move) -> None:
     with pytest.raises(EndMoved):
-        await move.catalog.transfer_stream(replace(move.wanted, end_offset=5))
+        await transfer(move.catalog, replace(move.wanted, end_offset=5))
 
 
 @pytest.mark.parametrize("to_node", [None, THIRD])

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from anabranch.s3stream.model import (
     StreamRange,
     object_key,
 )
+from anabranch.s3stream.object.marks import MarkPlace
+from anabranch.s3stream.object.owner_marks import OwnerMarks, read_owner_marks
 from anabranch.s3stream.tasks import end_tasks
 from tests.support.catalog_node import WAL_ID
 from tests.support.memory_store import MemoryStore
@@ -36,9 +39,15 @@ ID = bytes(range(16))
 
 
 def keeper_of(
-    catalog: Catalog, store: MemoryStore, node_id: int = 1, *, settings: ManifestSettings | None = None
+    catalog: Catalog,
+    store: MemoryStore,
+    node_id: int = 1,
+    *,
+    settings: ManifestSettings | None = None,
+    owner_marks: OwnerMarks | None = None,
 ) -> ManifestKeeper:
     numbers = iter(range(1000))
+    place = MarkPlace(store, CLUSTER, catalog.identity())
     return ManifestKeeper(
         catalog=catalog,
         store=store,
@@ -46,6 +55,7 @@ def keeper_of(
         node=NodeIdentity(node_id, 1),
         now_ms=lambda: NOW,
         new_writer_id=lambda: f"keeper-{node_id}-{next(numbers)}",
+        owner_marks=owner_marks or OwnerMarks(place, catalog, node_id, lambda: "marks"),
         settings=settings,
     )
 
@@ -127,6 +137,22 @@ async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: Me
     assert state.counters == {"stream": 3, "object": 3, "producer": 0, "table_file": 1}
     assert state.configs == {("group", "readers"): {"a": "b"}}
     assert [wal.wal_id for wal in state.wals] == ["00000000000000aa"]
+
+
+async def test_a_manifest_replaces_the_marks_of_owners_that_it_names(catalog: Catalog, store: MemoryStore) -> None:
+    streams = await create(catalog, "flights", 2)
+    await catalog.open_wal(WAL_ID, node=NodeIdentity(1, 1), location="/dev/x", now_ms=NOW)
+    place = MarkPlace(store, CLUSTER, ID)
+    earlier, marks = (OwnerMarks(place, catalog, 1, lambda: "marks") for _ in range(2))
+    keeper = keeper_of(catalog, store, owner_marks=marks)
+    first, second = await catalog.open_streams(streams, StreamOwner(1, 1, WAL_ID))
+    await earlier.put([first.info])
+    await marks.put([second.info, replace(second.info, stream_id=77)])
+    await marks.put([replace(second.info, epoch=9)])  # the catalog has gone back since, which nobody has noticed yet
+
+    await keeper.ensure_current()
+
+    assert [owned.epochs for owned in await read_owner_marks(place)] == [{second.info.stream_id: 9}]
 
 
 async def test_clones_and_detached_topics_are_told(catalog: Catalog, store: MemoryStore) -> None:

@@ -21,9 +21,14 @@ def writer_of(place: MarkPlace, node_id: int) -> MarkWriter:
     return MarkWriter(place, node_id, lambda: "w")
 
 
-@given(node_id=st.integers(0, 2**31 - 1), uploads=NUMBERS, change=NUMBERS)
-def test_a_key_says_what_was_written(node_id: int, uploads: int, change: int) -> None:
-    mark, place = Mark(node_id, uploads, change), place_of("a/b")
+@given(
+    node_id=st.integers(0, 2**31 - 1),
+    uploads=NUMBERS,
+    change=NUMBERS,
+    opened=st.none() | st.tuples(NUMBERS, NUMBERS),
+)
+def test_a_key_says_what_was_written(node_id: int, uploads: int, change: int, opened: tuple[int, int] | None) -> None:
+    mark, place = Mark(node_id, uploads, change, opened), place_of("a/b")
     assert place.parse(place.key(mark)) == mark
     assert place_of("a").parse(place.key(mark)) is None
     assert place_of("a/b", bytes(16)).parse(place.key(mark)) is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tests.simulation.planted.balancing import BALANCING
 from tests.simulation.planted.cluster import CLUSTER
 from tests.simulation.planted.patch import Edit, Planted
 from tests.simulation.planted.share import SHARE
@@ -28,6 +29,7 @@ from tests.simulation.planted.symptoms import (
 )
 from tests.simulation.planted.table_topics import TABLE_TOPICS
 from tests.simulation.planted.tables import TABLES
+from tests.simulation.planted.tails import FOLLOWED
 
 PLANTED: Sequence[Planted] = (
     Planted(
@@ -320,7 +322,7 @@ PLANTED: Sequence[Planted] = (
         "catalog-fences",
         "the catalog checks the epoch of no node and no stream",
         [
-            Edit("anabranch.s3stream.catalog.rows", "    if found != node.epoch:\n", "    if False:\n"),
+            Edit("anabranch.s3stream.catalog.rows", "    if found.epoch != node.epoch:\n", "    if False:\n"),
             Edit("anabranch.s3stream.catalog.plans", "    if shown[stream_id] != epoch:\n", "    if False:\n"),
         ],
         found_by=FENCED,
@@ -435,7 +437,7 @@ PLANTED: Sequence[Planted] = (
     Planted(
         "growth-twice",
         "a repeated growth of a topic adds partitions twice",
-        [Edit("anabranch.s3stream.catalog.topics", "range(count, total)}", "range(count, count + 1)}")],
+        [Edit("anabranch.s3stream.catalog.topics", "count, total - count, factor", "count, 1, factor")],
         found_by=GROWN,
         seeds=100,
         adapt=having("catalog_errors", churns=3, seconds=60.0),
@@ -484,6 +486,8 @@ PLANTED: Sequence[Planted] = (
         adapt=having(rival=True),
     ),
     *CLUSTER,
+    *FOLLOWED,
+    *BALANCING,
     *SHARE,
     *STREAMS,
     *TABLES,

@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 
-from tests.simulation.plan import with_going_back
+from tests.simulation.plan import Plan, with_going_back
 from tests.simulation.planted.patch import Edit, Planted
-from tests.simulation.planted.symptoms import DEAD, FENCED, LOST, SEQUENCE, UNDECIDED, UNREADABLE, VIEW, having
+from tests.simulation.planted.symptoms import DEAD, FENCED, LOST, REPLICA, SEQUENCE, UNDECIDED, UNREADABLE, VIEW, having
+
+REPLICAS = "anabranch.broker.kafka.topics.replicas"
+
+
+def moving_and_going_back(plan: Plan) -> Plan:
+    """Return the plan with several nodes whose partitions move, and a catalog that goes back."""
+    return having("move", nodes=3, idempotent=2)(with_going_back(plan))
+
 
 CLUSTER: Sequence[Planted] = (
     Planted(
@@ -14,6 +22,35 @@ CLUSTER: Sequence[Planted] = (
         found_by=f"goes on with a catalog that has gone back|{LOST}",
         seeds=5,
         adapt=with_going_back,
+    ),
+    Planted(
+        "last-owner-ignored",
+        "a rebuild takes the owners that the newest manifest names",
+        [
+            Edit(
+                "anabranch.s3stream.maintain.last_owners",
+                "if known is None or known.epoch >= found.epoch",
+                "if known is not None or known.epoch >= found.epoch",
+            )
+        ],
+        found_by=LOST,
+        seeds=20,
+        adapt=moving_and_going_back,
+    ),
+    Planted(
+        "owner-not-marked",
+        "the target of a move serves a partition when only the catalog knows that it has it",
+        [
+            Edit(
+                "anabranch.broker.cluster.handover.target",
+                "        await self._storage.owner_marks.put(each.info for each in answers"
+                " if isinstance(each, OpenStream))\n",
+                "",
+            )
+        ],
+        found_by=LOST,
+        seeds=20,
+        adapt=moving_and_going_back,
     ),
     Planted(
         "change-dropped",
@@ -113,5 +150,48 @@ CLUSTER: Sequence[Planted] = (
         found_by=f"{SEQUENCE}|{LOST}|{UNDECIDED}",
         seeds=20,
         adapt=having("kill", nodes=3, idempotent=2, seconds=30.0),
+    ),
+    Planted(
+        "replica-unstable",
+        "a replica serves READ_COMMITTED readers past the last stable offset",
+        [
+            Edit(
+                REPLICAS,
+                "max(transactions.last_stable_offset(reading.end_offset), reading.start_offset)",
+                "reading.end_offset",
+            )
+        ],
+        found_by=UNDECIDED,
+        seeds=30,
+        adapt=having(nodes=2, transactional=3, readers=2),
+    ),
+    Planted(
+        "replica-fenced",
+        "a node that is cut off or was fenced goes on to serve what it has once read of other nodes' partitions",
+        [
+            Edit(
+                REPLICAS,
+                "None if found is None or now_s - found.asked_s > VALID_S else found",
+                "found",
+            )
+        ],
+        found_by=REPLICA,
+        seeds=30,
+        adapt=having("cut", "move", nodes=2, readers=3, seconds=60.0),
+    ),
+    Planted(
+        "replica-truncated",
+        "a replica goes on with the start and the end of its first reading",
+        [
+            Edit(
+                REPLICAS,
+                "for stream_id, reading in found.items():\n",
+                "for stream_id, reading in "
+                "{**found, **{each: held.reading for each, held in self._partitions.items()}}.items():\n",
+            )
+        ],
+        found_by=REPLICA,
+        seeds=30,
+        adapt=having(nodes=2, deleters=3, readers=2),
     ),
 )

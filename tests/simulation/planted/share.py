@@ -126,4 +126,18 @@ SHARE: Sequence[Planted] = (
         seeds=20,
         adapt=having("kill", nodes=3, share_members=3, idempotent=1),
     ),
+    Planted(
+        "share-dead-letters-impatient",
+        "dead letters are given up after five attempts, although their leader or its log will be back",
+        [
+            Edit(
+                "anabranch.broker.kafka.share.dead_letters.writer",
+                "if _is_final(error):",
+                "if _is_final(error) or attempt == 5:",
+            )
+        ],
+        found_by="no dead letter",
+        seeds=20,
+        adapt=having("cut", "log_stuck", nodes=3, share_members=3, idempotent=1),
+    ),
 )

@@ -62,8 +62,8 @@ STREAMS: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.broker.kafka.groups.streams.group",
-                "            group.extend_session(member.member_id, now)\n            group._time",
-                "            group._time",
+                "        self.extend_session(member.member_id, now)\n        self._time",
+                "        self._time",
             ),
         ],
         found_by="the last member got",

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.spark.direct.conftest import Lake
-from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, send
+from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, send, wait_stable
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
@@ -159,6 +159,7 @@ def test_transactions_committed_aborted_and_open_across_objects(lake: Lake) -> N
         (one.abort_transaction if number % 2 else one.commit_transaction)(TIMEOUT_S)
         (two.commit_transaction if number % 3 else two.abort_transaction)(TIMEOUT_S)
     send(lake.servers, "transactions", events(60))
+    wait_stable(lake.servers, "transactions")
     lake.wait_committed("transactions")
 
     def both() -> tuple[int, int]:
@@ -175,6 +176,7 @@ def test_transactions_committed_aborted_and_open_across_objects(lake: Lake) -> N
     lake.wait_committed("transactions")
     assert both() == (4 * 60 + 60, 8 * 60 + 93)
     one.commit_transaction(TIMEOUT_S)
+    wait_stable(lake.servers, "transactions")
     lake.wait_committed("transactions")
     assert both() == (4 * 60 + 93, 8 * 60 + 93)
 

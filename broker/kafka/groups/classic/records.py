@@ -5,7 +5,7 @@
 
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned
 from anabranch.protocol.messages.embedded.consumer_offsets import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 GROUP_KEY_VERSION = 2
@@ -42,7 +42,7 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
 
 def parse_snapshot(data: bytes) -> GroupSnapshot:
     """Decode the value of a record. Raises MalformedMessage."""
-    value = decode_exact(GroupMetadataValue, data, read_version(data), 2)
+    value = decode_versioned(GroupMetadataValue, data)
     members = tuple(
         MemberSnapshot(
             member_id=member.member_id,

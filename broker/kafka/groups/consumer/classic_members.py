@@ -21,7 +21,7 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import (
 )
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage
 from anabranch.broker.kafka.groups.requests import (
     ClassicHeartbeat,
     JoinRequest,
@@ -54,9 +54,9 @@ def join(group: ConsumerGroup, request: JoinRequest, topics: TopicImage, now: No
     group.extend_session(member_id, now)
     changed = (member.topic_names, member.topic_regex) != (before.topic_names, before.topic_regex)
     group.refresh(topics, now, changed=former is None or changed)
-    if group.is_assignment_outdated and not group.should_downgrade:
+    if group.is_assignment_outdated and not group.should_downgrade and group.may_assign(now):
         group.assign(topics, now)
-    reconciled = group.reconcile(member, subscription.owned, now)
+    reconciled = group.reconcile(member, subscription.owned, topics, now)
     group.deadlines.begin_rebalance(reconciled, now)
     return JoinResponse(
         member_id=member_id,
@@ -73,7 +73,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: TopicImage, now: No
     for theirs, ours in ((request.protocol_type, group.protocol_type), (request.protocol_name, chosen.name)):
         if theirs is not None and theirs != ours:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
+    if _is_behind(group, member, now) and member.state is not MemberState.UNREVOKED:
         group.deadlines.ensure_rebalance(member, now)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.deadlines.end_rebalance(member.member_id)
@@ -86,15 +86,20 @@ def heartbeat(group: ConsumerGroup, request: ClassicHeartbeat, now: Now) -> Erro
     """Handle Heartbeat. Raises KafkaError."""
     member, _ = _classic_member(group, request.member_id, request.group_instance_id, request.generation)
     group.extend_session(member.member_id, now)
-    if _must_rejoin(group, member):
+    if _must_rejoin(group, member, now):
         group.deadlines.ensure_rebalance(member, now)
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
 
-def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _is_behind(group: ConsumerGroup, member: ConsumerMember, now: Now) -> bool:
+    """Return whether a member has an old epoch, and would have a newer one after JoinGroup."""
+    return member.epoch < (group.epoch if group.may_assign(now) else group.assignment_epoch)
+
+
+def _must_rejoin(group: ConsumerGroup, member: ConsumerMember, now: Now) -> bool:
     """Return whether a member has an old epoch, must revoke partitions, or can get all partitions it waits for."""
-    if member.epoch < group.epoch or member.state is MemberState.UNREVOKED:
+    if _is_behind(group, member, now) or member.state is MemberState.UNREVOKED:
         return True
     target = group.targets.get(member.member_id, frozenset())
     return member.state is MemberState.UNRELEASED and all(
@@ -105,12 +110,7 @@ def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[ConsumerMember, ClassicMemberMetadata]:
-    if instance_id is not None:
-        member = group.static_member(instance_id, member_id)
-    elif member_id in group.members:
-        member = group.members[member_id]
-    else:
-        raise group.unknown(member_id)
+    member = group.require(member_id) if instance_id is None else group.require_static(instance_id, member_id)
     if member.classic is None:
         raise group.unknown(member_id)
     if generation != member.epoch:
@@ -136,7 +136,7 @@ def _predecessor(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember |
     if request.group_instance_id is None:
         return group.members.get(request.member_id)
     if request.member_id:
-        return group.static_member(request.group_instance_id, request.member_id)
+        return group.require_static(request.group_instance_id, request.member_id)
     return group.members.get(group.static.get(request.group_instance_id, ""))
 
 

@@ -8,8 +8,7 @@ given by name; those that do not exist are left out.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from anabranch.broker.kafka.groups.consumer.records import by_topic
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, TopicImage, by_topic
 from anabranch.protocol.codec import decode, encode_versioned, read_version
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.messages.embedded.consumer_protocol import (
@@ -62,8 +61,8 @@ def assigned_partitions(assignment: bytes) -> Sequence[tuple[str, int]]:
 def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage, metadata: bytes) -> bytes:
     """Encode an assignment in the version of the member's metadata."""
     assigned = [
-        TopicPartitionResponse(topic=topics.names[topic_id], partitions=[partition for _, partition in found])
-        for topic_id, found in by_topic(partitions)
+        TopicPartitionResponse(topic=topics.names[topic_id], partitions=indexes)
+        for topic_id, indexes in by_topic(partitions)
         if topic_id in topics.names
     ]
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), known_version(metadata))

@@ -4,13 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions
 from anabranch.broker.kafka.groups.requests import GroupRequest
-
-LEAVE_EPOCH = -1
-"""Member epoch in the heartbeat of a member that leaves."""
-LEAVE_STATIC_EPOCH = -2
-"""Member epoch in the heartbeat of a static member that leaves temporarily: its partitions stay assigned to it."""
 
 
 class TopicFilter(NamedTuple):

@@ -9,7 +9,9 @@ barrier at which all members wait. Three epochs measure the progress:
     Goes up whenever the input of the assignment changes: members, subscriptions, topics, partitions.
 *assignment epoch*
     The group epoch for which the *target assignment* was computed, by an assignor in the broker. The first heartbeat
-    that finds it behind recomputes it, so a group converges to the newest target and skips those in between.
+    that finds it behind recomputes it, so a group converges to the newest target and skips those in between. Where an
+    interval between assignments is set (KIP-1263), heartbeats wait for its end, and members continue with the last
+    target as far as they are still subscribed to its topics.
 *member epoch*
     The assignment epoch that a member has reached. To reach it, the member has revoked the partitions outside of its
     target (until it reports that, it keeps its old epoch), and has been assigned those of its target that no other
@@ -27,26 +29,23 @@ Invariants:
   from records, so that a group continues after a crash at any moment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
+from anabranch.broker.kafka.coordination.log import is_too_large
 from anabranch.broker.kafka.groups.classic.kind import begin_classic
 from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
 from anabranch.broker.kafka.groups.classic.records import group_record
 from anabranch.broker.kafka.groups.consumer import classic_members
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, SessionTimeout
-from anabranch.broker.kafka.groups.consumer.heartbeat import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
-)
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
+from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember, MemberState
 from anabranch.broker.kafka.groups.consumer.migration import to_classic_group
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Outcome, Response
+from anabranch.broker.kafka.groups.modern.machine import ModernMachine
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition, TopicImageGetter
 from anabranch.broker.kafka.groups.requests import (
     ClassicHeartbeat,
     CommitRequest,
@@ -60,11 +59,8 @@ from anabranch.broker.kafka.groups.requests import (
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
-REMOVED_AT_ONCE_MAX = 32
-"""Members whose deletion is small enough for one write, however long the ids of the group and its members are."""
 
-
-class ConsumerMachine:
+class ConsumerMachine(ModernMachine[ConsumerGroup]):
     """The state machine of one group."""
 
     serves = frozenset({"classic", "consumer"})
@@ -74,12 +70,9 @@ class ConsumerMachine:
         group: ConsumerGroup,
         settings: GroupSettings,
         topics: TopicImageGetter,
-        session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
-        self.group = group
+        super().__init__(group, topics)
         self._settings = settings
-        self._topics = topics
-        self._session_timeout_ms = session_timeout_ms
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
@@ -87,7 +80,7 @@ class ConsumerMachine:
         """Handle a request of a member of either protocol."""
         match request:
             case ConsumerHeartbeat():
-                return self._write_changes(now, respond=Response(request.ticket, self._heartbeat(request, now)))
+                return self._write_changes(now, [Response(request.ticket, self._heartbeat(request, now))])
             case ClassicHeartbeat():
                 return Outcome(classic_members.heartbeat(self.group, request, now))
             case JoinRequest():
@@ -96,8 +89,10 @@ class ConsumerMachine:
                 response = classic_members.sync(self.group, request, self._topics(), now)
                 return Outcome(when_durable=[Response(request.ticket, response)])
             case LeaveRequest():
-                errors = self._remove(request.leavers)
-                return self._write_changes(now, answer=errors)
+                errors = self._remove_leavers(request.leavers)
+                outcome = self._write_changes(now)
+                outcome.answer = errors
+                return outcome
         raise AssertionError(f"{type(request).__name__} is no request to a consumer group")
 
     def _join(self, request: JoinRequest, now: Now) -> Outcome:
@@ -106,7 +101,7 @@ class ConsumerMachine:
             response = classic_members.join(self.group, request, self._topics(), now)
             # A static member may have replaced the last one of the consumer protocol: then the assignment stays.
             return self._write_changes(
-                now, respond=Response(request.ticket, response), rebalance=self.group.is_assignment_outdated
+                now, [Response(request.ticket, response)], rebalance=self.group.is_assignment_outdated
             )
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -134,22 +129,19 @@ class ConsumerMachine:
         group.extend_session(member.member_id, now)
         filtered = group.filter_pattern(member, request.topic_filter, topics, now)
         group.refresh(topics, now, changed=former is None or filtered or _subscription(member) != _subscription(before))
-        if group.is_assignment_outdated:
+        if group.is_assignment_outdated and group.may_assign(now):
             group.assign(topics, now)
-        reconciled = group.reconcile(member, request.owned, now)
+        reconciled = group.reconcile(member, request.owned, topics, now)
         send_assignment = request.is_full or reconciled.assigned.keys() != before.assigned.keys()
         return ConsumerHeartbeatResponse(
             reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if send_assignment else None
         )
 
-    def _remove(self, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
+    def _remove_leavers(self, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Handle LeaveGroup, sent by classic members or administrators: return an error code for each member."""
         found = [self._leaver(*leaver) for leaver in leavers]
         gone = [member_id for member_id in found if not isinstance(member_id, ErrorCode)]
-        for member_id in dict.fromkeys(gone):
-            self.group.remove(member_id)
-        if gone:
-            self._after_removal()
+        self._remove(dict.fromkeys(gone))
         return [member_id if isinstance(member_id, ErrorCode) else ErrorCode.NONE for member_id in found]
 
     def _leaver(self, member_id: str, instance_id: str | None) -> str | ErrorCode:
@@ -183,48 +175,11 @@ class ConsumerMachine:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def forget_topics(self, _is_deleted: Callable[[str], bool], _now: Now, /) -> Outcome:
-        """Return nothing to do: of topics only the offsets are known by name."""
-        return Outcome()
+    # -- Outcomes ------------------------------------------------------------------------------------------------
 
-    def resign(self, _now: Now, /) -> Outcome:
-        """Stop coordinating the group. Requests that wait, wait for the log."""
-        return Outcome()
-
-    def retire(self) -> list[KeyValue]:
-        """Mark the group as dead, and return the tombstones of its records."""
-        return self.group.retire()
-
-    # -- Time and outcomes ---------------------------------------------------------------------------------------
-
-    def tick(self, now: Now) -> Outcome:
-        """Remove members whose session or rebalance timeout has ended; of very many the first, and the others next."""
-        silent = self.group.deadlines.silent_members(now)[:REMOVED_AT_ONCE_MAX]
-        for member_id in silent:
-            self.group.remove(member_id)
-        if silent:
-            self._after_removal()
-        self.group.deadlines.find_next()
-        return self._write_changes(now)
-
-    def _write_changes(
-        self,
-        now: Now,
-        *,
-        answer: Sequence[ErrorCode] | None = None,
-        respond: Response | None = None,
-        rebalance: bool = True,
-    ) -> Outcome:
-        """Return the changes as an outcome; convert the group to a classic one if only classic members are left.
-
-        Raises UNKNOWN_SERVER_ERROR, with nothing changed, if that is too large to be written.
-        """
-        try:
-            changes = self.group.records.take_changes()
-        except KafkaError:
-            self.group = self.group.without_changes(now)
-            raise
-        outcome = Outcome(answer, records=changes, when_durable=() if respond is None else (respond,))
+    def _write_changes(self, now: Now, responses: Sequence[Response] = (), *, rebalance: bool = True) -> Outcome:
+        """Return the changes as an outcome; convert the group to a classic one if only classic members are left."""
+        outcome = super()._write_changes(now, responses)
         if self.group.should_downgrade:
             self._downgrade(outcome, now, rebalance=rebalance)
         return outcome
@@ -251,9 +206,8 @@ class ConsumerMachine:
     def _find(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that sent a heartbeat, or the static member that it replaces; None for a new member."""
         if request.instance_id is None:
-            member = self.group.members.get(request.member_id)
-            if member is None and request.epoch != 0:
-                raise self.group.unknown(request.member_id)
+            members = self.group.members
+            member = members.get(request.member_id) if request.epoch == 0 else self.group.require(request.member_id)
         else:
             member = self.group.members.get(self.group.static.get(request.instance_id, ""))
             if request.epoch == 0:
@@ -265,23 +219,21 @@ class ConsumerMachine:
                     )
                 member = member or self.group.members.get(request.member_id)
             else:
-                member = self.group.static_member(request.instance_id, request.member_id)
+                member = self.group.require_static(request.instance_id, request.member_id)
         if member is not None and request.epoch != 0:
             _check_epoch(member, request)
         return member
 
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
         if request.instance_id is None:
-            if request.member_id not in self.group.members:
-                raise self.group.unknown(request.member_id)
+            self.group.require(request.member_id)
         else:
-            member = self.group.static_member(request.instance_id, request.member_id)
+            member = self.group.require_static(request.instance_id, request.member_id)
             if request.epoch == LEAVE_STATIC_EPOCH:
                 self.group.deadlines.end_rebalance(member.member_id)
                 self.group.put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
                 return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
-        self.group.remove(request.member_id)
-        self._after_removal()
+        self._remove([request.member_id])
         return ConsumerHeartbeatResponse(request.member_id, request.epoch)
 
 

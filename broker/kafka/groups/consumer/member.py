@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from anabranch.broker.kafka.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.member import ModernMember
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.requests import MemberProtocol
 
 PartitionEpochs = Mapping[TopicIdPartition, int]
@@ -32,22 +32,14 @@ class ClassicMemberMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerMember:
+class ConsumerMember(ModernMember):
     """A member with its subscription and its assignment."""
 
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = -1
     topic_names: tuple[str, ...] = ()
     """Topic names it is subscribed to, sorted."""
     topic_regex: str = ""
     """Pattern of topic names; empty if there is none, as in the records."""
     assignor: str | None = None
-    epoch: int = 0
-    previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: PartitionEpochs = field(default_factory=dict)
     revoking: PartitionEpochs = field(default_factory=dict)
@@ -59,11 +51,6 @@ class ConsumerMember:
     def held(self) -> set[TopicIdPartition]:
         """Partitions that no other member may be assigned."""
         return self.assigned.keys() | self.revoking.keys()
-
-    @property
-    def has_left_temporarily(self) -> bool:
-        """True for a static member that has left temporarily."""
-        return self.epoch == LEAVE_STATIC_EPOCH
 
     def is_reconciled(self, target_epoch: int) -> bool:
         """Return whether it has exactly its target assignment."""

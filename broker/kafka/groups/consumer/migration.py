@@ -5,6 +5,7 @@ classic group again when the last one has left. Members keep their ids, their pa
 generation of a classic group. The next rebalance continues from there. These are pure functions.
 """
 
+from anabranch.broker.kafka.configs.group_times import GroupTimesGetter
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
 from anabranch.broker.kafka.groups.classic.member import ClassicMember
 from anabranch.broker.kafka.groups.consumer.embedded_protocol import (
@@ -14,14 +15,12 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import (
     parse_assignment,
     parse_subscription,
 )
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, SessionTimeout
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import NO_PARTITIONS, Partitions, TopicIdPartition, TopicImage
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
-
-NO_PARTITIONS: Partitions = frozenset()
 
 
 def to_consumer_group(
@@ -29,7 +28,7 @@ def to_consumer_group(
     settings: GroupSettings,
     topics: TopicImage,
     now: Now,
-    session_timeout_ms: SessionTimeout | None = None,
+    times: GroupTimesGetter | None = None,
 ) -> ConsumerGroup:
     """Return a classic group as a consumer group. Raises KafkaError, in Kafka's words, if it cannot be converted."""
     if settings.consumer_migration_policy not in {"bidirectional", "upgrade"}:
@@ -46,9 +45,7 @@ def to_consumer_group(
         assigned -= taken
         taken |= assigned
         members.append(_consumer_member(member, subscription, assigned, classic))
-    return ConsumerGroup.converted(
-        classic.group_id, settings, classic.generation, members, topics, now, session_timeout_ms
-    )
+    return ConsumerGroup.converted(classic.group_id, settings, classic.generation, members, topics, now, times)
 
 
 def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> tuple[ClassicSubscription, Partitions]:

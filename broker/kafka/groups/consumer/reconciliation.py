@@ -9,7 +9,7 @@ Invariant: a partition is assigned to a member only when no other member holds i
 from collections.abc import Callable
 
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember, MemberState, PartitionEpochs
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition
 
 
 def reconcile(
@@ -25,7 +25,7 @@ def reconcile(
     `owned` are the partitions that the member has reported, None if it has reported none: then it still owns those
     that it must revoke. `is_free` returns True for a partition that no other member holds.
     """
-    if member.is_reconciled(target_epoch):
+    if member.is_reconciled(target_epoch) and member.assigned.keys() <= target:
         return member
     if member.state is MemberState.UNREVOKED and _owns_any(owned, member.revoking):
         return member

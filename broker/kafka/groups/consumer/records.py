@@ -6,10 +6,8 @@ deletes. Key version 4, the topics of the last assignment, was written by Kafka 
 group's epoch holds a hash instead. Such records are kept but not read.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from anabranch.broker.kafka.groups.consumer.member import (
     ClassicMemberMetadata,
@@ -17,40 +15,19 @@ from anabranch.broker.kafka.groups.consumer.member import (
     MemberState,
     PartitionEpochs,
 )
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
-from anabranch.broker.kafka.groups.group_records import RecordKinds
+from anabranch.broker.kafka.groups.modern.records import RecordKinds, parse_partitions, topic_partitions
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, by_topic
 from anabranch.broker.kafka.groups.requests import MemberProtocol
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.messages.embedded import consumer_offsets as messages
 
 EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
-KINDS = RecordKinds(
-    key_types={
-        EPOCH: messages.ConsumerGroupMetadataKey,
-        TOPICS: messages.ConsumerGroupPartitionMetadataKey,
-        MEMBER: messages.ConsumerGroupMemberMetadataKey,
-        TARGET_EPOCH: messages.ConsumerGroupTargetAssignmentMetadataKey,
-        TARGET: messages.ConsumerGroupTargetAssignmentMemberKey,
-        CURRENT: messages.ConsumerGroupCurrentMemberAssignmentKey,
-        PATTERN: messages.ConsumerGroupRegularExpressionKey,
-    },
-    write_order=(MEMBER, PATTERN, EPOCH, TARGET, TARGET_EPOCH, CURRENT),
-    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, PATTERN, TOPICS, EPOCH),
-)
 
 
 def epoch_value(epoch: int, metadata_hash: int) -> bytes:
     """Encode a group's epoch."""
     return encode_versioned(messages.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash), 0)
-
-
-def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
-    """Encode the epoch of a target assignment."""
-    value = messages.ConsumerGroupTargetAssignmentMetadataValue(
-        assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-    )
-    return encode_versioned(value, 0)
 
 
 def member_value(member: ConsumerMember) -> bytes:
@@ -85,11 +62,8 @@ def _parse_classic(found: messages.ClassicMemberMetadata | None) -> ClassicMembe
 
 def target_value(target: Partitions) -> bytes:
     """Encode a member's target assignment."""
-    topics = [
-        messages.TopicPartition(topic_id=topic_id, partitions=[partition for _, partition in partitions])
-        for topic_id, partitions in by_topic(target)
-    ]
-    return encode_versioned(messages.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics), 0)
+    value = messages.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topic_partitions(target))
+    return encode_versioned(value, 0)
 
 
 def current_value(member: ConsumerMember) -> bytes:
@@ -110,63 +84,38 @@ def pattern_value(topics: Iterable[str], version: int, timestamp_ms: int) -> byt
     return encode_versioned(value, 0)
 
 
-def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[bytes, list[TopicIdPartition]]]:
-    """Group partitions by topic id, in order."""
-    topics: dict[bytes, list[TopicIdPartition]] = defaultdict(list)
-    for partition in sorted(partitions):
-        topics[partition.topic_id].append(partition)
-    return list(topics.items())
-
-
 def _held(held: PartitionEpochs) -> list[messages.TopicPartitions]:
     return [
         messages.TopicPartitions(
             topic_id=topic_id,
-            partitions=[partition for _, partition in partitions],
-            assignment_epochs=[held[partition] for partition in partitions],
+            partitions=indexes,
+            assignment_epochs=[held[TopicIdPartition(topic_id, index)] for index in indexes],
         )
-        for topic_id, partitions in by_topic(held)
+        for topic_id, indexes in by_topic(held)
     ]
 
 
-class EpochValue(NamedTuple):
-    """A group's epoch with the hash of its subscribed topics."""
-
-    epoch: int
-    metadata_hash: int
-
-
-def parse_epoch(value: bytes) -> EpochValue:
-    """Decode a group's epoch."""
-    found = decode_exact(messages.ConsumerGroupMetadataValue, value, read_version(value), 2)
-    return EpochValue(found.epoch, found.metadata_hash)
-
-
-def parse_target_epoch(value: bytes) -> tuple[int, int]:
-    """Decode the epoch of a target assignment, and the time when it was computed."""
-    found = decode_exact(messages.ConsumerGroupTargetAssignmentMetadataValue, value, read_version(value), 2)
-    return found.assignment_epoch, found.assignment_timestamp
+def parse_epoch(value: bytes) -> tuple[int, int]:
+    """Decode a group's epoch, and the hash of its subscribed topics."""
+    found = decode_versioned(messages.ConsumerGroupMetadataValue, value)
+    return found.epoch, found.metadata_hash
 
 
 def parse_target(value: bytes) -> Partitions:
     """Decode a member's target assignment."""
-    found = decode_exact(messages.ConsumerGroupTargetAssignmentMemberValue, value, read_version(value), 2)
-    return frozenset(
-        TopicIdPartition(topic.topic_id, partition)
-        for topic in found.topic_partitions
-        for partition in topic.partitions
-    )
+    found = decode_versioned(messages.ConsumerGroupTargetAssignmentMemberValue, value)
+    return parse_partitions(found.topic_partitions)
 
 
 def parse_pattern(value: bytes) -> frozenset[str]:
     """Decode the topics that a pattern matched."""
-    found = decode_exact(messages.ConsumerGroupRegularExpressionValue, value, read_version(value), 2)
+    found = decode_versioned(messages.ConsumerGroupRegularExpressionValue, value)
     return frozenset(found.topics)
 
 
 def parse_member(member_id: str, value: bytes, current: bytes | None) -> ConsumerMember:
     """Decode a member from its subscription, and its current assignment if there is one. Raises MalformedMessage."""
-    found = decode_exact(messages.ConsumerGroupMemberMetadataValue, value, read_version(value), 2)
+    found = decode_versioned(messages.ConsumerGroupMemberMetadataValue, value)
     member = ConsumerMember(
         member_id=member_id,
         instance_id=found.instance_id,
@@ -181,7 +130,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
     )
     if current is None:
         return member
-    have = decode_exact(messages.ConsumerGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
+    have = decode_versioned(messages.ConsumerGroupCurrentMemberAssignmentValue, current)
     if have.state not in set(MemberState):
         raise MalformedMessage(f"member {member_id}: unknown state {have.state}, expected 0, 1 or 2")
     return replace(
@@ -202,3 +151,29 @@ def _parse_held(topics: Sequence[messages.TopicPartitions], member_epoch: int) -
         for partition, epoch in zip(topic.partitions, epochs, strict=True):
             held[TopicIdPartition(topic.topic_id, partition)] = epoch
     return held
+
+
+KINDS = RecordKinds(
+    key_types={
+        EPOCH: messages.ConsumerGroupMetadataKey,
+        TOPICS: messages.ConsumerGroupPartitionMetadataKey,
+        MEMBER: messages.ConsumerGroupMemberMetadataKey,
+        TARGET_EPOCH: messages.ConsumerGroupTargetAssignmentMetadataKey,
+        TARGET: messages.ConsumerGroupTargetAssignmentMemberKey,
+        CURRENT: messages.ConsumerGroupCurrentMemberAssignmentKey,
+        PATTERN: messages.ConsumerGroupRegularExpressionKey,
+    },
+    write_order=(MEMBER, PATTERN, EPOCH, TARGET, TARGET_EPOCH, CURRENT),
+    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, PATTERN, TOPICS, EPOCH),
+    epoch=EPOCH,
+    target_epoch=TARGET_EPOCH,
+    target_epoch_type=messages.ConsumerGroupTargetAssignmentMetadataValue,
+    target=TARGET,
+    target_value=target_value,
+    parse_target=parse_target,
+    member=MEMBER,
+    member_value=member_value,
+    current=CURRENT,
+    current_value=current_value,
+    parse_member=parse_member,
+)

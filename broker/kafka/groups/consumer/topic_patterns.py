@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from anabranch.broker.kafka.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.heartbeat import TopicFilter
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.share.requests import StatesCreated, StatesToCreate
 from anabranch.broker.kafka.share.interface import InitialState, ShareKey, SharePersister
 from anabranch.broker.kafka.share.state.coordinator import NO_STATE

@@ -5,16 +5,15 @@ Requests change it in `broker.kafka.groups.share.machine`. Invariant: this state
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Self
 
-from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.groups.consumer.deadlines import MemberDeadlines
-from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicImage, TopicMetadata
-from anabranch.broker.kafka.groups.group_records import GroupRecords, RecordKey
+from anabranch.broker.kafka.configs.group_times import GroupTimes, GroupTimesGetter
 from anabranch.broker.kafka.groups.interface import UnusedSince
+from anabranch.broker.kafka.groups.modern.group import ModernGroup
+from anabranch.broker.kafka.groups.modern.records import RecordKey
+from anabranch.broker.kafka.groups.modern.topic_image import NO_PARTITIONS, Partitions, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.kafka.groups.share import records
 from anabranch.broker.kafka.groups.share.assignor import ShareMemberSpec, assign_simple
@@ -26,9 +25,8 @@ from anabranch.broker.kafka.groups.share.state_partitions import (
     indexes_of,
 )
 from anabranch.broker.node.settings.client_areas import GroupSettings
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode
 
-NO_PARTITIONS: Partitions = frozenset()
 NO_STATES = StatePartitions()
 
 
@@ -40,70 +38,25 @@ class ShareGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class ShareGroup:
+class ShareGroup(ModernGroup[ShareMember, Partitions]):
     """The state of one group and the steps that change it."""
 
     group_type = "share"
-    protocol_type = "share"
 
-    def __init__(
-        self, group_id: str, settings: GroupSettings, session_timeout_ms: SessionTimeout | None = None
-    ) -> None:
-        self.group_id = group_id
+    def __init__(self, group_id: str, settings: GroupSettings, times: GroupTimesGetter | None = None) -> None:
+        super().__init__(group_id, records.KINDS, members_max=settings.share_members_max)
         self._settings = settings
-        self._session_timeout_ms = session_timeout_ms or (lambda _: settings.share_session_timeout_ms)
-        self.epoch = 1
-        """Group epoch. It begins at 1 as in Kafka, so the first member joins in epoch 2."""
-        self.assignment_epoch = 1
-        self.members: dict[str, ShareMember] = {}
+        default = GroupTimes(settings.share_session_timeout_ms, settings.share_assignment_interval_ms)
+        self._times = times or (lambda _: default)
         self._subscriptions: Counter[str] = Counter()
         """Number of members by topic that they are subscribed to."""
-        self.targets: dict[str, Partitions] = {}
         self.states = NO_STATES
-        self.deadlines = MemberDeadlines()
-        self.is_dead = False
         self._has_states_record = False
         self._asked_ms: dict[bytes, int] = {}
         """Time of the last request for states, by topic id. Those of a topic that is missing are asked for again."""
         self._topics_hash = 0
-        self._topics_version = -1
-        self._assignment_timestamp_ms = 0
         self._unchecked = True
         """True if subscriptions, topics, targets or states have changed since `is_behind_states` was computed."""
-        self.records = GroupRecords(group_id, records.KINDS, self._value)
-
-    @classmethod
-    def restore(
-        cls,
-        group_id: str,
-        settings: GroupSettings,
-        stored: Mapping[bytes, bytes],
-        now: Now,
-        session_timeout_ms: SessionTimeout | None = None,
-    ) -> Self:
-        """Rebuild a group from its records. Members keep their epochs, each with a new session.
-
-        Raises MalformedMessage.
-        """
-        group = cls(group_id, settings, session_timeout_ms)
-        found = group.records.load(stored)
-        for key, value in found.items():
-            match key.kind:
-                case records.EPOCH:
-                    group.epoch, group._topics_hash = records.parse_epoch(value)
-                case records.TARGET_EPOCH:
-                    group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
-                case records.TARGET:
-                    group.targets[key.name] = records.parse_target(value)
-                case records.STATES:
-                    group.states, group._has_states_record = records.parse_states(value), True
-                case records.MEMBER:
-                    current = found.get(RecordKey(records.CURRENT, group_id, key.name))
-                    group.put(records.parse_member(key.name, value, current))
-        for member_id in group.members:
-            group.extend_session(member_id, now)
-        group.records.mark_unchanged()
-        return group
 
     # -- Views -------------------------------------------------------------------------------------------------------
 
@@ -115,18 +68,9 @@ class ShareGroup:
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     @property
-    def wake_ms(self) -> int:
-        """A lower bound of the next deadline."""
-        return self.deadlines.wake_ms
-
-    @property
     def is_unused(self) -> bool:
         """True if the group is neither in the log nor on its way to it. Others never expire: they have no offsets."""
         return not self.members and not self.records.written
-
-    def check_delete(self) -> ErrorCode:
-        """Return why the group may not be deleted, or NONE."""
-        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def check_delete_offsets(self) -> ErrorCode:
         """Return GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
@@ -150,59 +94,41 @@ class ShareGroup:
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
+    def _restore_other(self, key: RecordKey, value: bytes) -> None:
+        match key.kind:
+            case records.EPOCH:
+                self.epoch, self._topics_hash = records.parse_epoch(value)
+            case records.STATES:
+                self.states, self._has_states_record = records.parse_states(value), True
+
+    def _other_value(self, key: RecordKey) -> bytes | None:
+        if key.kind == records.STATES:
+            return records.states_value(self.states) if self._has_states_record else None
+        return records.epoch_value(self.epoch, self._topics_hash)
+
     def without_changes(self, now: Now) -> Self:
-        """Return the group as the records that are in the log, or on their way to it, describe it."""
-        group = self.restore(self.group_id, self._settings, self.records.written, now, self._session_timeout_ms)
+        """Return the group as `ModernGroup` says."""
+        group = type(self)(self.group_id, self._settings, self._times).restore(self.records.written, now)
         group.deadlines.keep(self.deadlines, ())
         return group
 
-    def retire(self) -> list[KeyValue]:
-        """Mark the group as dead, and return the tombstones of its records."""
-        self.is_dead = True
-        self.deadlines = MemberDeadlines()
-        return self.records.tombstones()
-
     # -- Members -----------------------------------------------------------------------------------------------------
-
-    def check_room(self, member_id: str) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED if the group has no room for this member."""
-        limit = self._settings.share_members_max
-        if len(self.members) >= limit and member_id not in self.members:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {limit} members.",
-            )
-
-    def require(self, member_id: str) -> ShareMember:
-        """Return a member. Raises UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id)
-        if member is None:
-            message = f"Member {member_id} is not a member of group {self.group_id}."
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-        return member
 
     def put(self, member: ShareMember) -> None:
         """Store a member in place of its former state."""
         before = self.members.get(member.member_id)
-        if before is member:
-            return
         if before is None or before.topic_names != member.topic_names:
             self._unchecked = True
             self._subscriptions.update(member.topic_names)
             if before is not None:
                 self._unsubscribe(before)
-        self.members[member.member_id] = member
-        self.records.mark_changed(records.MEMBER, member.member_id)
-        self.records.mark_changed(records.CURRENT, member.member_id)
+        super().put(member)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, and its target, deadlines and records."""
-        self._unsubscribe(self.members.pop(member_id))
-        self.targets.pop(member_id, None)
-        self.deadlines.remove(member_id)
+        self._unsubscribe(self.members[member_id])
         self._unchecked = True
-        for kind in (records.CURRENT, records.TARGET, records.MEMBER):
-            self.records.mark_changed(kind, member_id)
+        super().remove(member_id)
 
     def _unsubscribe(self, member: ShareMember) -> None:
         self._subscriptions.subtract(member.topic_names)
@@ -210,9 +136,14 @@ class ShareGroup:
             if not self._subscriptions[name]:
                 del self._subscriptions[name]
 
+    @property
+    def assignment_interval_ms(self) -> int:
+        """Shortest time between two assignments."""
+        return self._times(self.group_id).assignment_interval_ms
+
     def extend_session(self, member_id: str, now: Now) -> None:
         """Begin a new session of a member."""
-        self.deadlines.begin_session(member_id, self._session_timeout_ms(self.group_id), now)
+        self.deadlines.begin_session(member_id, self._times(self.group_id).session_timeout_ms, now)
 
     # -- Subscriptions and targets -----------------------------------------------------------------------------------
 
@@ -230,17 +161,6 @@ class ShareGroup:
             self._topics_hash = found
             self.raise_epoch()
         return changed
-
-    def raise_epoch(self) -> None:
-        """Begin the next group epoch."""
-        self.epoch += 1
-        self.records.mark_changed(records.EPOCH)
-
-    def settle_empty(self) -> None:
-        """Bring the assignment epoch of a group without members up to the group epoch: nothing is left to assign."""
-        if not self.members:
-            self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
-            self.records.mark_changed(records.TARGET_EPOCH)
 
     def is_behind_states(self, topics: TopicImage) -> bool:
         """Return whether other partitions are assigned than those that have a state."""
@@ -272,13 +192,7 @@ class ShareGroup:
             ]
             for topic in self._subscribed(topics)
         }
-        for member_id, target in assign_simple(specs, assignable).items():
-            if self.targets.get(member_id) != target:
-                self.targets[member_id] = target
-                self.records.mark_changed(records.TARGET, member_id)
-        self.assignment_epoch = self.epoch
-        self._assignment_timestamp_ms = now.wall_ms
-        self.records.mark_changed(records.TARGET_EPOCH)
+        self._set_targets(assign_simple(specs, assignable), now)
 
     def reconcile(self, member: ShareMember, topics: TopicImage, *, changed: bool) -> ShareMember:
         """Bring a member to its target assignment, and return it. `changed`: the subscription is another now."""
@@ -342,23 +256,3 @@ class ShareGroup:
         self._unchecked = True
         self._asked_ms = {topic_id: ms for topic_id, ms in self._asked_ms.items() if topic_id in states.initializing}
         self.records.mark_changed(records.STATES)
-
-    # -- Changed records ---------------------------------------------------------------------------------------------
-
-    def _value(self, key: RecordKey) -> bytes | None:
-        """Return the current value of a record; None if it must be deleted."""
-        member = self.members.get(key.name)
-        match key.kind:
-            case records.EPOCH:
-                return records.epoch_value(self.epoch, self._topics_hash)
-            case records.TARGET_EPOCH:
-                return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
-            case records.TARGET:
-                target = self.targets.get(key.name)
-                return None if target is None else records.target_value(target)
-            case records.STATES:
-                return records.states_value(self.states) if self._has_states_record else None
-            case records.MEMBER:
-                return None if member is None else records.member_value(member)
-            case _:
-                return None if member is None else records.current_value(member)

@@ -24,14 +24,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Outcome, Response
+from anabranch.broker.kafka.groups.modern.machine import ModernMachine
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition, TopicImageGetter
 from anabranch.broker.kafka.groups.requests import CommitRequest, GroupRequest, Now
 from anabranch.broker.kafka.groups.share.group import ShareGroup
 from anabranch.broker.kafka.groups.share.member import ShareMember
 from anabranch.broker.kafka.groups.share.requests import (
-    LEAVE_EPOCH,
     AlterOffsets,
     CreateStates,
     DeleteOffsets,
@@ -46,18 +46,14 @@ from anabranch.broker.kafka.groups.share.state_partitions import indexes_of, par
 from anabranch.broker.kafka.share.interface import UNINITIALIZED_START_OFFSET, InitialState, ShareKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
-REMOVED_AT_ONCE_MAX = 32
-"""Members whose deletion is small enough for one write, however long the ids of the group and its members are."""
 
-
-class ShareMachine:
+class ShareMachine(ModernMachine[ShareGroup]):
     """The state machine of one group."""
 
     serves = frozenset({"share"})
 
     def __init__(self, group: ShareGroup, topics: TopicImageGetter, create_states: CreateStates) -> None:
-        self.group = group
-        self._topics = topics
+        super().__init__(group, topics)
         self._create_states = create_states
 
     # -- Requests ----------------------------------------------------------------------------------------------------
@@ -101,7 +97,7 @@ class ShareMachine:
         missing = group.missing_states(topics, now)
         rebalance = changed or group.were_asked_for(missing) or group.is_behind_states(topics)
         rebalance = group.refresh(topics, changed=rebalance)
-        if group.epoch > group.assignment_epoch:
+        if group.is_assignment_outdated and group.may_assign(now):
             group.assign(topics, now)
         reconciled = group.reconcile(member, topics, changed=rebalance)
         send_assignment = (
@@ -122,9 +118,7 @@ class ShareMachine:
         self._remove([request.member_id])
         return ShareHeartbeatResponse(request.member_id, request.epoch)
 
-    def _remove(self, member_ids: Collection[str]) -> None:
-        for member_id in member_ids:
-            self.group.remove(member_id)
+    def _after_removal(self) -> None:
         self.group.refresh(self._topics(), changed=True)
         self.group.settle_empty()
 
@@ -199,34 +193,6 @@ class ShareMachine:
     def check_commit(self, _commit: CommitRequest, _now: Now, /) -> ErrorCode:
         """Return GROUP_ID_NOT_FOUND: offsets are acknowledged, not committed."""
         return ErrorCode.GROUP_ID_NOT_FOUND
-
-    def tick(self, now: Now) -> Outcome:
-        """Remove members whose session has ended; of very many the first, and the others next."""
-        silent = self.group.deadlines.silent_members(now)[:REMOVED_AT_ONCE_MAX]
-        if silent:
-            self._remove(silent)
-        self.group.deadlines.find_next()
-        return self._write_changes(now)
-
-    def resign(self, _now: Now, /) -> Outcome:
-        """Stop coordinating the group. Requests that wait, wait for the log."""
-        return Outcome()
-
-    def retire(self) -> list[KeyValue]:
-        """Mark the group as dead, and return the tombstones of its records."""
-        return self.group.retire()
-
-    def _write_changes(self, now: Now, responses: Collection[Response] = ()) -> Outcome:
-        """Return the changes as an outcome.
-
-        Raises UNKNOWN_SERVER_ERROR, with nothing changed, if they are too large to be written.
-        """
-        try:
-            changes = self.group.records.take_changes()
-        except KafkaError:
-            self.group = self.group.without_changes(now)
-            raise
-        return Outcome(records=changes, when_durable=[*responses])
 
 
 def _updated(member: ShareMember, request: ShareHeartbeat) -> ShareMember:

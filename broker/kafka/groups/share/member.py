@@ -3,25 +3,20 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions
+from anabranch.broker.kafka.groups.modern.member import ModernMember
+from anabranch.broker.kafka.groups.modern.topic_image import NO_PARTITIONS, Partitions
 
 STABLE: Final = 0
 """State of all members in Kafka's records: a member of a share group has nothing to revoke first."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShareMember:
+class ShareMember(ModernMember):
     """A member with its subscription and its assignment."""
 
-    member_id: str
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     topic_names: tuple[str, ...] = ()
     """Topic names it is subscribed to, sorted."""
-    epoch: int = 0
-    previous_epoch: int = 0
-    assigned: Partitions = frozenset()
+    assigned: Partitions = NO_PARTITIONS
 
     def with_assignment(self, epoch: int, assigned: Partitions) -> "ShareMember":
         """Return the member with this epoch and assignment."""

@@ -8,38 +8,19 @@ whose states the share coordinator keeps (15); for each member its subscription 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from anabranch.broker.kafka.groups.consumer.records import by_topic
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
-from anabranch.broker.kafka.groups.group_records import RecordKinds
+from anabranch.broker.kafka.groups.modern.records import RecordKinds, parse_partitions, topic_partitions
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions
 from anabranch.broker.kafka.groups.share.member import STABLE, ShareMember
 from anabranch.broker.kafka.groups.share.state_partitions import StatePartitions, TopicPartitionSet, TopicSets
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned
 from anabranch.protocol.messages.embedded import consumer_offsets as messages
 
 MEMBER, EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATES = 10, 11, 12, 13, 14, 15
-KINDS = RecordKinds(
-    key_types={
-        MEMBER: messages.ShareGroupMemberMetadataKey,
-        EPOCH: messages.ShareGroupMetadataKey,
-        TARGET_EPOCH: messages.ShareGroupTargetAssignmentMetadataKey,
-        TARGET: messages.ShareGroupTargetAssignmentMemberKey,
-        CURRENT: messages.ShareGroupCurrentMemberAssignmentKey,
-        STATES: messages.ShareGroupStatePartitionMetadataKey,
-    },
-    write_order=(MEMBER, EPOCH, TARGET, TARGET_EPOCH, CURRENT, STATES),
-    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, STATES, EPOCH),
-)
 
 
 def epoch_value(epoch: int, metadata_hash: int) -> bytes:
     """Encode a group's epoch."""
     return encode_versioned(messages.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash), 0)
-
-
-def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
-    """Encode the epoch of a target assignment."""
-    value = messages.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
-    return encode_versioned(value, 0)
 
 
 def member_value(member: ShareMember) -> bytes:
@@ -55,7 +36,9 @@ def member_value(member: ShareMember) -> bytes:
 
 def target_value(target: Partitions) -> bytes:
     """Encode a member's target assignment."""
-    return encode_versioned(messages.ShareGroupTargetAssignmentMemberValue(topic_partitions=_topics(target)), 0)
+    return encode_versioned(
+        messages.ShareGroupTargetAssignmentMemberValue(topic_partitions=topic_partitions(target)), 0
+    )
 
 
 def current_value(member: ShareMember) -> bytes:
@@ -64,7 +47,7 @@ def current_value(member: ShareMember) -> bytes:
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=STABLE,
-        assigned_partitions=_topics(member.assigned),
+        assigned_partitions=topic_partitions(member.assigned),
     )
     return encode_versioned(value, 0)
 
@@ -81,13 +64,6 @@ def states_value(states: StatePartitions) -> bytes:
     return encode_versioned(value, 0)
 
 
-def _topics(partitions: Partitions) -> list[messages.TopicPartition]:
-    return [
-        messages.TopicPartition(topic_id=topic_id, partitions=[index for _, index in found])
-        for topic_id, found in by_topic(partitions)
-    ]
-
-
 def _infos(sets: TopicSets) -> list[messages.TopicPartitionsInfo]:
     return [
         messages.TopicPartitionsInfo(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
@@ -97,25 +73,19 @@ def _infos(sets: TopicSets) -> list[messages.TopicPartitionsInfo]:
 
 def parse_epoch(value: bytes) -> tuple[int, int]:
     """Decode a group's epoch, and the hash of its subscribed topics."""
-    found = decode_exact(messages.ShareGroupMetadataValue, value, read_version(value), 2)
+    found = decode_versioned(messages.ShareGroupMetadataValue, value)
     return found.epoch, found.metadata_hash
-
-
-def parse_target_epoch(value: bytes) -> tuple[int, int]:
-    """Decode the epoch of a target assignment, and the time when it was computed."""
-    found = decode_exact(messages.ShareGroupTargetAssignmentMetadataValue, value, read_version(value), 2)
-    return found.assignment_epoch, found.assignment_timestamp
 
 
 def parse_target(value: bytes) -> Partitions:
     """Decode a member's target assignment."""
-    found = decode_exact(messages.ShareGroupTargetAssignmentMemberValue, value, read_version(value), 2)
-    return _partitions(found.topic_partitions)
+    found = decode_versioned(messages.ShareGroupTargetAssignmentMemberValue, value)
+    return parse_partitions(found.topic_partitions)
 
 
 def parse_member(member_id: str, value: bytes, current: bytes | None) -> ShareMember:
     """Decode a member from its subscription, and its current assignment if there is one. Raises MalformedMessage."""
-    found = decode_exact(messages.ShareGroupMemberMetadataValue, value, read_version(value), 2)
+    found = decode_versioned(messages.ShareGroupMemberMetadataValue, value)
     member = ShareMember(
         member_id=member_id,
         rack_id=found.rack_id,
@@ -125,18 +95,18 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> ShareMe
     )
     if current is None:
         return member
-    have = decode_exact(messages.ShareGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
+    have = decode_versioned(messages.ShareGroupCurrentMemberAssignmentValue, current)
     return replace(
         member,
         epoch=have.member_epoch,
         previous_epoch=have.previous_member_epoch,
-        assigned=_partitions(have.assigned_partitions),
+        assigned=parse_partitions(have.assigned_partitions),
     )
 
 
 def parse_states(value: bytes) -> StatePartitions:
     """Decode the partitions whose states the share coordinator keeps."""
-    found = decode_exact(messages.ShareGroupStatePartitionMetadataValue, value, read_version(value), 2)
+    found = decode_versioned(messages.ShareGroupStatePartitionMetadataValue, value)
     return StatePartitions(
         initializing=_parse_infos(found.initializing_topics),
         initialized=_parse_infos(found.initialized_topics),
@@ -148,5 +118,26 @@ def _parse_infos(topics: Iterable[messages.TopicPartitionsInfo]) -> TopicSets:
     return {topic.topic_id: TopicPartitionSet(topic.topic_name, frozenset(topic.partitions)) for topic in topics}
 
 
-def _partitions(topics: Iterable[messages.TopicPartition]) -> Partitions:
-    return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
+KINDS = RecordKinds(
+    key_types={
+        MEMBER: messages.ShareGroupMemberMetadataKey,
+        EPOCH: messages.ShareGroupMetadataKey,
+        TARGET_EPOCH: messages.ShareGroupTargetAssignmentMetadataKey,
+        TARGET: messages.ShareGroupTargetAssignmentMemberKey,
+        CURRENT: messages.ShareGroupCurrentMemberAssignmentKey,
+        STATES: messages.ShareGroupStatePartitionMetadataKey,
+    },
+    write_order=(MEMBER, EPOCH, TARGET, TARGET_EPOCH, CURRENT, STATES),
+    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, STATES, EPOCH),
+    epoch=EPOCH,
+    target_epoch=TARGET_EPOCH,
+    target_epoch_type=messages.ShareGroupTargetAssignmentMetadataValue,
+    target=TARGET,
+    target_value=target_value,
+    parse_target=parse_target,
+    member=MEMBER,
+    member_value=member_value,
+    current=CURRENT,
+    current_value=current_value,
+    parse_member=parse_member,
+)

@@ -7,15 +7,12 @@ what to ask the share coordinator for, and one after, with what it has done.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition
 from anabranch.broker.kafka.groups.requests import GroupRequest
 from anabranch.broker.kafka.share.interface import InitialState, ShareKey
 from anabranch.protocol.errors import KafkaError
-
-LEAVE_EPOCH: Final = -1
-"""Member epoch in the heartbeat of a member that leaves."""
 
 
 @dataclass(slots=True)

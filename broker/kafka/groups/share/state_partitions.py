@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 
 NO_INDEXES: frozenset[int] = frozenset()
 

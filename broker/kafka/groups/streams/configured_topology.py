@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage
 from anabranch.broker.kafka.groups.streams.topology import Subtopology, TopicDescription, Topology
 from anabranch.protocol.errors import ErrorCode, KafkaError
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage
 from anabranch.broker.kafka.groups.streams.configured_topology import ConfiguredTopology
 from anabranch.broker.kafka.groups.streams.member import StreamsMember
 from anabranch.broker.kafka.groups.streams.requests import EndpointPartitions, TopicPartitions

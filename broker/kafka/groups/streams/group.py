@@ -15,21 +15,21 @@ from typing import Any, Self
 from anabranch.broker.kafka.configs.streams import STANDBY_REPLICAS, StreamsConfigs, StreamsConfigsGetter
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.groups.consumer.deadlines import MemberDeadlines
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage
-from anabranch.broker.kafka.groups.group_records import GroupRecords, RecordKey
 from anabranch.broker.kafka.groups.interface import UnusedSince
+from anabranch.broker.kafka.groups.modern.group import ModernGroup
+from anabranch.broker.kafka.groups.modern.records import RecordKey
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage
 from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
 from anabranch.broker.kafka.groups.streams import records
 from anabranch.broker.kafka.groups.streams.assignor import StreamsMemberSpec, assign_sticky
 from anabranch.broker.kafka.groups.streams.configured_topology import ConfiguredTopology, configure
 from anabranch.broker.kafka.groups.streams.member import MemberState, StreamsMember
 from anabranch.broker.kafka.groups.streams.reconciliation import TaskHolders, reconcile
-from anabranch.broker.kafka.groups.streams.records import GroupEpoch
+from anabranch.broker.kafka.groups.streams.records import EpochMetadata
 from anabranch.broker.kafka.groups.streams.tasks import NO_ASSIGNMENT, Task, TaskAssignment
 from anabranch.broker.kafka.groups.streams.topology import Topology
 from anabranch.broker.node.settings.client_areas import GroupSettings
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode
 
 
 class StreamsGroupState(StrEnum):
@@ -46,82 +46,32 @@ class StreamsGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class StreamsGroup:
+class StreamsGroup(ModernGroup[StreamsMember, TaskAssignment]):
     """The state of one group and the steps that change it."""
 
     group_type = "streams"
-    protocol_type = "streams"
 
     def __init__(self, group_id: str, settings: GroupSettings, configs: StreamsConfigsGetter) -> None:
-        self.group_id = group_id
+        super().__init__(group_id, records.KINDS, members_max=settings.streams_members_max)
         self._settings = settings
         self._configs = configs
-        self.recorded = GroupEpoch()
-        self.assignment_epoch = 1
+        self.recorded = EpochMetadata()
         self.topology: Topology | None = None
         self.configured: ConfiguredTopology | None = None
         """The topology on the topics of the last heartbeat; None until the first one since the group was loaded."""
-        self.members: dict[str, StreamsMember] = {}
-        self.targets: dict[str, TaskAssignment] = {}
-        self.static: dict[str, str] = {}
-        """Group instance id to member id."""
         self.task_offsets: dict[str, Mapping[Task, int]] = {}
         self.task_end_offsets: dict[str, Mapping[Task, int]] = {}
-        self.deadlines = MemberDeadlines()
         self.first_assignment_ms = NEVER_MS
         """Time on the steady clock of the first assignment of a group whose first member waits for others."""
         self.shutdown_member_id: str | None = None
         """The member that asked to shut the application down."""
         self.endpoint_epoch = 0
         """Epoch of the endpoint information of all members."""
-        self.is_dead = False
-        self._topics_version = -1
-        self._assignment_timestamp_ms = 0
         self._active_holders: dict[Task, str] = {}
         self._standby_holders: dict[Task, Counter[str]] = defaultdict(Counter)
         self._warmup_holders: dict[Task, Counter[str]] = defaultdict(Counter)
-        self.records = GroupRecords(group_id, records.KINDS, self._value)
-
-    @classmethod
-    def restore(
-        cls,
-        group_id: str,
-        settings: GroupSettings,
-        configs: StreamsConfigsGetter,
-        stored: Mapping[bytes, bytes],
-        now: Now,
-    ) -> Self:
-        """Rebuild a group from its records. Members keep their epochs, each with a new session.
-
-        Raises MalformedMessage.
-        """
-        group = cls(group_id, settings, configs)
-        found = group.records.load(stored)
-        for key, value in found.items():
-            match key.kind:
-                case records.EPOCH:
-                    group.recorded = records.parse_epoch(value)
-                case records.TARGET_EPOCH:
-                    group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
-                case records.TOPOLOGY:
-                    group.topology = records.parse_topology(value)
-                case records.TARGET:
-                    group.targets[key.name] = records.parse_target(value)
-                case records.MEMBER:
-                    current = found.get(RecordKey(records.CURRENT, group_id, key.name))
-                    group.put(records.parse_member(key.name, value, current))
-        for member in group.members.values():
-            group.extend_session(member.member_id, now)
-            group._time_reconciliation(member, now)
-        group.records.mark_unchanged()
-        return group
 
     # -- Views -------------------------------------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """Group epoch."""
-        return self.recorded.epoch
 
     @property
     def configs(self) -> StreamsConfigs:
@@ -137,7 +87,7 @@ class StreamsGroup:
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.recorded.validated_topology_epoch:
             return StreamsGroupState.NOT_READY
-        if self.epoch > self.assignment_epoch:
+        if self.is_assignment_outdated:
             return StreamsGroupState.ASSIGNING
         if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
             return StreamsGroupState.STABLE
@@ -152,11 +102,6 @@ class StreamsGroup:
     def wake_ms(self) -> int:
         """A lower bound of the next deadline."""
         return min(self.deadlines.wake_ms, self.first_assignment_ms)
-
-    @property
-    def is_unused(self) -> bool:
-        """True if the group has no members."""
-        return not self.members
 
     def check_commit(self, member_id: str, epoch: int, partitions: Collection[TopicPartition]) -> ErrorCode:
         """Return why this commit is refused, or NONE.
@@ -186,23 +131,6 @@ class StreamsGroup:
                 return ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
 
-    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return why a member may not read the group's offsets, or NONE. Tools, without a member id, always may."""
-        if member_id is None and epoch < 0:
-            return ErrorCode.NONE
-        member = self.members.get(member_id or "")
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
-
-    def check_delete(self) -> ErrorCode:
-        """Return why the group may not be deleted, or NONE."""
-        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
-
-    def check_delete_offsets(self) -> ErrorCode:
-        """Return NONE: offsets are checked topic by topic."""
-        return ErrorCode.NONE
-
     def topics_in_use(self) -> frozenset[str]:
         """Return the topics that tasks read."""
         if not self.members or self.topology is None:
@@ -216,12 +144,25 @@ class StreamsGroup:
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
-    def without_changes(self, now: Now) -> Self:
-        """Return the group as the records that are in the log, or on their way to it, describe it.
+    def _restore_other(self, key: RecordKey, value: bytes) -> None:
+        match key.kind:
+            case records.EPOCH:
+                self.epoch, self.recorded = records.parse_epoch(value)
+            case records.TOPOLOGY:
+                self.topology = records.parse_topology(value)
 
-        Sessions go on as they are: a request that is refused extends that of its own member at most.
-        """
-        group = self.restore(self.group_id, self._settings, self._configs, self.records.written, now)
+    def _other_value(self, key: RecordKey) -> bytes | None:
+        if key.kind == records.TOPOLOGY:
+            return None if self.topology is None else records.topology_value(self.topology)
+        return records.epoch_value(self.epoch, self.recorded)
+
+    def _begin_deadlines(self, member: StreamsMember, now: Now) -> None:
+        self.extend_session(member.member_id, now)
+        self._time_reconciliation(member, now)
+
+    def without_changes(self, now: Now) -> Self:
+        """Return the group as `ModernGroup` says, with what is not in its records."""
+        group = type(self)(self.group_id, self._settings, self._configs).restore(self.records.written, now)
         group.deadlines.keep(self.deadlines, ())
         group.first_assignment_ms = self.first_assignment_ms
         group.shutdown_member_id, group.endpoint_epoch = self.shutdown_member_id, self.endpoint_epoch
@@ -230,76 +171,16 @@ class StreamsGroup:
 
     def retire(self) -> list[KeyValue]:
         """Mark the group as dead, and return the tombstones of its records."""
-        self.is_dead = True
-        self.deadlines = MemberDeadlines()
         self.first_assignment_ms = NEVER_MS
-        return self.records.tombstones()
+        return super().retire()
 
     # -- Members -----------------------------------------------------------------------------------------------------
 
-    def check_room(self, member_id: str, instance_id: str | None) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED if the group has no room for this member."""
-        limit = self._settings.streams_members_max
-        if len(self.members) >= limit and member_id not in self.members and instance_id not in self.static:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The streams group has reached its maximum capacity of {limit} members.",
-            )
-
-    def require(self, member_id: str) -> StreamsMember:
-        """Return a member. Raises UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id)
-        if member is None:
-            message = f"Member {member_id} is not a member of group {self.group_id}."
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-        return member
-
-    def require_static(self, instance_id: str, member_id: str) -> StreamsMember:
-        """Return the static member with this instance id and member id. Raises KafkaError."""
-        found = self.static.get(instance_id)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-        if found != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member {found}.",
-            )
-        return self.members[found]
-
-    def put(self, member: StreamsMember) -> None:
-        """Store a member in place of its former state, and update the holders of tasks."""
-        before = self.members.get(member.member_id)
-        if before is member:
-            return
-        if before is not None:
-            self._release(before)
-            if before.instance_id is not None:
-                self.static.pop(before.instance_id, None)
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self.static[member.instance_id] = member.member_id
-        for held in (member.assigned, member.revoking):
-            for task in held.active:
-                assert task not in self._active_holders, "an active task is held by one member"
-                self._active_holders[task] = member.process_id
-            for task in held.standby:
-                self._standby_holders[task][member.process_id] += 1
-            for task in held.warmup:
-                self._warmup_holders[task][member.process_id] += 1
-        self.records.mark_changed(records.MEMBER, member.member_id)
-        self.records.mark_changed(records.CURRENT, member.member_id)
-
     def remove(self, member_id: str) -> None:
         """Remove a member, and what belongs to it."""
-        member = self.members.pop(member_id)
-        self._release(member)
-        if member.instance_id is not None:
-            self.static.pop(member.instance_id, None)
-        for each in (self.targets, self.task_offsets, self.task_end_offsets):
-            each.pop(member_id, None)
-        self.deadlines.remove(member_id)
-        for kind in (records.CURRENT, records.TARGET, records.MEMBER):
-            self.records.mark_changed(kind, member_id)
+        super().remove(member_id)
+        self.task_offsets.pop(member_id, None)
+        self.task_end_offsets.pop(member_id, None)
         if not self.members:
             self.shutdown_member_id = None
 
@@ -314,6 +195,16 @@ class StreamsGroup:
         member = replace(former, member_id=member_id, epoch=0, previous_epoch=0)
         self.put(member)
         return member
+
+    def _hold(self, member: StreamsMember) -> None:
+        for held in (member.assigned, member.revoking):
+            for task in held.active:
+                assert task not in self._active_holders, "an active task is held by one member"
+                self._active_holders[task] = member.process_id
+            for task in held.standby:
+                self._standby_holders[task][member.process_id] += 1
+            for task in held.warmup:
+                self._warmup_holders[task][member.process_id] += 1
 
     def _release(self, member: StreamsMember) -> None:
         for held in (member.assigned, member.revoking):
@@ -360,22 +251,15 @@ class StreamsGroup:
             self.topology = topology
             self.records.mark_changed(records.TOPOLOGY)
 
-    def raise_epoch(self, **changes: Any) -> None:
+    def begin_epoch(self, **changes: Any) -> None:
         """Begin the next group epoch, with these changes of what is recorded with it."""
-        self.recorded = replace(self.recorded, epoch=self.epoch + 1, **changes)
-        self.records.mark_changed(records.EPOCH)
+        self.recorded = replace(self.recorded, **changes)
+        self.raise_epoch()
 
-    def settle_empty(self) -> None:
-        """Bring the assignment epoch of a group without members up to the group epoch: nothing is left to assign."""
-        if not self.members:
-            self.assignment_epoch, self._assignment_timestamp_ms = self.epoch, 0
-            self.records.mark_changed(records.TARGET_EPOCH)
-
-    def may_assign(self, now: Now) -> bool:
-        """Return whether enough time has passed since the last assignment."""
-        interval_ms = self.configs.assignment_interval_ms
-        last_ms = self._assignment_timestamp_ms
-        return not last_ms or not interval_ms or now.wall_ms >= last_ms + interval_ms
+    @property
+    def assignment_interval_ms(self) -> int:
+        """Shortest time between two assignments."""
+        return self.configs.assignment_interval_ms
 
     def assign(self, now: Now) -> None:
         """Compute the target assignment of the current group epoch; without tasks while the topology is not ready."""
@@ -392,13 +276,7 @@ class StreamsGroup:
             ]
             replicas = int(self.recorded.assignment_configs.get(STANDBY_REPLICAS, "0"))
             found = assign_sticky(specs, self.configured.subtopologies or {}, replicas)
-        for member_id, target in found.items():
-            if self.targets.get(member_id) != target:
-                self.targets[member_id] = target
-                self.records.mark_changed(records.TARGET, member_id)
-        self.assignment_epoch = self.epoch
-        self._assignment_timestamp_ms = now.wall_ms
-        self.records.mark_changed(records.TARGET_EPOCH)
+        self._set_targets(found, now)
 
     def reconcile(
         self, member: StreamsMember, target: TaskAssignment, owned: TaskAssignment | None, now: Now
@@ -415,7 +293,7 @@ class StreamsGroup:
             self._time_reconciliation(reconciled, now)
         return reconciled
 
-    # -- Time and records --------------------------------------------------------------------------------------------
+    # -- Time --------------------------------------------------------------------------------------------------------
 
     def extend_session(self, member_id: str, now: Now) -> None:
         """Begin a new session of a member."""
@@ -427,21 +305,3 @@ class StreamsGroup:
             self.deadlines.begin_rebalance(member, now)
         else:
             self.deadlines.end_rebalance(member.member_id)
-
-    def _value(self, key: RecordKey) -> bytes | None:
-        """Return the current value of a record; None if it must be deleted."""
-        member = self.members.get(key.name)
-        match key.kind:
-            case records.EPOCH:
-                return records.epoch_value(self.recorded)
-            case records.TARGET_EPOCH:
-                return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
-            case records.TOPOLOGY:
-                return None if self.topology is None else records.topology_value(self.topology)
-            case records.TARGET:
-                target = self.targets.get(key.name)
-                return None if target is None else records.target_value(target)
-            case records.MEMBER:
-                return None if member is None else records.member_value(member)
-            case _:
-                return None if member is None else records.current_value(member)

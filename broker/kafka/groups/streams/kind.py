@@ -5,8 +5,8 @@ from typing import Any
 
 from anabranch.broker.kafka.configs.streams import StreamsConfigsGetter
 from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.interface import GroupMachine, Outcome
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImageGetter
 from anabranch.broker.kafka.groups.requests import GroupRequest, Now
 from anabranch.broker.kafka.groups.streams.group import StreamsGroup
 from anabranch.broker.kafka.groups.streams.machine import StreamsMachine
@@ -31,8 +31,7 @@ class StreamsKind:
 
     def restore(self, group_id: str, stored: Mapping[bytes, bytes], now: Now) -> StreamsMachine:
         """Return a group as its records describe it, an empty one if there are none. Raises MalformedMessage."""
-        group = StreamsGroup.restore(group_id, self._settings, self._configs, stored, now)
-        return StreamsMachine(group, self._settings, self._topics)
+        return self._machine(self._group(group_id).restore(stored, now))
 
     def begin(self, group_id: str, request: GroupRequest[Any], former: GroupMachine | None, now: Now) -> Outcome:
         """Create a group, or convert an empty classic one, if the heartbeat joins the group."""
@@ -43,8 +42,7 @@ class StreamsKind:
             if former is not None:
                 problem = f"Group {group_id} is not a streams group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
-        group = StreamsGroup(group_id, self._settings, self._configs)
-        machine = StreamsMachine(group, self._settings, self._topics)
+        machine = self._machine(self._group(group_id))
         outcome = machine.handle(request, now)
         outcome.successor = machine
         if former is not None:
@@ -52,3 +50,9 @@ class StreamsKind:
             outcome.responses = former.resign(now).responses
             outcome.records = [*former.retire(), *outcome.records]
         return outcome
+
+    def _group(self, group_id: str) -> StreamsGroup:
+        return StreamsGroup(group_id, self._settings, self._configs)
+
+    def _machine(self, group: StreamsGroup) -> StreamsMachine:
+        return StreamsMachine(group, self._settings, self._topics)

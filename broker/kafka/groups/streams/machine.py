@@ -17,14 +17,15 @@ Invariants:
 - The group is ahead of its log by the records of its outcomes only, and a response waits for them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.classic.kind import ClassicKind
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage, TopicImageGetter
 from anabranch.broker.kafka.groups.interface import Outcome, Response
+from anabranch.broker.kafka.groups.modern.machine import ModernMachine
+from anabranch.broker.kafka.groups.modern.member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage, TopicImageGetter
 from anabranch.broker.kafka.groups.requests import NEVER_MS, CommitRequest, GroupRequest, Now
 from anabranch.broker.kafka.groups.streams.configured_topology import ConfiguredTopology, Status, StatusCode
 from anabranch.broker.kafka.groups.streams.endpoints import endpoints_of
@@ -33,8 +34,6 @@ from anabranch.broker.kafka.groups.streams.member import StreamsMember
 from anabranch.broker.kafka.groups.streams.reconciliation import check_state
 from anabranch.broker.kafka.groups.streams.records import NO_EPOCH
 from anabranch.broker.kafka.groups.streams.requests import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
     EndpointPartitions,
     StreamsHeartbeat,
     StreamsHeartbeatResponse,
@@ -44,19 +43,15 @@ from anabranch.broker.kafka.groups.streams.topology import Topology
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
-REMOVED_AT_ONCE_MAX = 32
-"""Members whose deletion is small enough for one write, however long the ids of the group and its members are."""
 
-
-class StreamsMachine:
+class StreamsMachine(ModernMachine[StreamsGroup]):
     """The state machine of one group."""
 
     serves = frozenset({"classic", "streams"})
 
     def __init__(self, group: StreamsGroup, settings: GroupSettings, topics: TopicImageGetter) -> None:
-        self.group = group
+        super().__init__(group, topics)
         self._settings = settings
-        self._topics = topics
 
     # -- Requests ----------------------------------------------------------------------------------------------------
 
@@ -171,7 +166,7 @@ class StreamsMachine:
             "assignment_configs": group.configs.of_assignment,
         }
         if changed or any(getattr(group.recorded, name) != value for name, value in found.items()):
-            group.raise_epoch(**found)
+            group.begin_epoch(**found)
 
     def _target(self, member_id: str, statuses: list[Status], now: Now) -> TaskAssignment:
         """Return the current target of a member, after an assignment if it is time for one."""
@@ -180,7 +175,7 @@ class StreamsMachine:
             detail = "Assignment delayed due to the configured initial rebalance delay."
             statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, detail))
             return NO_ASSIGNMENT
-        if group.epoch > group.assignment_epoch:
+        if group.is_assignment_outdated:
             if group.may_assign(now):
                 group.assign(now)
             else:
@@ -262,9 +257,7 @@ class StreamsMachine:
             self._remove([member.member_id])
         return StreamsHeartbeatResponse(request.member_id, request.epoch)
 
-    def _remove(self, member_ids: Collection[str]) -> None:
-        for member_id in member_ids:
-            self.group.remove(member_id)
+    def _after_removal(self) -> None:
         self.group.raise_epoch()
         self.group.settle_empty()
 
@@ -279,42 +272,15 @@ class StreamsMachine:
             return ErrorCode.UNSUPPORTED_VERSION
         return self.group.check_commit(commit.member_id, commit.generation, commit.partitions)
 
-    def forget_topics(self, _is_deleted: Callable[[str], bool], _now: Now, /) -> Outcome:
-        """Return nothing to do: of topics only the offsets are known by name."""
-        return Outcome()
-
     def tick(self, now: Now) -> Outcome:
         """Remove members whose time is up, and compute the first assignment of a group once it is due."""
+        self._remove_silent(now)
         group = self.group
-        silent = group.deadlines.silent_members(now)[:REMOVED_AT_ONCE_MAX]
-        if silent:
-            self._remove(silent)
         if group.first_assignment_ms <= now.steady_ms:
             group.first_assignment_ms = NEVER_MS
-            if group.members and group.configured is not None and group.epoch > group.assignment_epoch:
+            if group.members and group.configured is not None and group.is_assignment_outdated:
                 group.assign(now)
-        group.deadlines.find_next()
         return self._write_changes(now)
-
-    def resign(self, _now: Now, /) -> Outcome:
-        """Stop coordinating the group. Requests that wait, wait for the log."""
-        return Outcome()
-
-    def retire(self) -> list[KeyValue]:
-        """Mark the group as dead, and return the tombstones of its records."""
-        return self.group.retire()
-
-    def _write_changes(self, now: Now, responses: Collection[Response] = ()) -> Outcome:
-        """Return the changes as an outcome.
-
-        Raises UNKNOWN_SERVER_ERROR, with nothing changed, if they are too large to be written.
-        """
-        try:
-            changes = self.group.records.take_changes()
-        except KafkaError:
-            self.group = self.group.without_changes(now)
-            raise
-        return Outcome(records=changes, when_durable=[*responses])
 
 
 def updated(member: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:

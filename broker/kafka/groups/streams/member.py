@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from anabranch.broker.kafka.groups.streams.requests import LEAVE_STATIC_EPOCH, Endpoint
+from anabranch.broker.kafka.groups.modern.member import ModernMember
+from anabranch.broker.kafka.groups.streams.requests import Endpoint
 from anabranch.broker.kafka.groups.streams.tasks import NO_HELD, HeldTasks
 
 
@@ -21,30 +22,17 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamsMember:
+class StreamsMember(ModernMember):
     """A member, which is one thread of a process of the application."""
 
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
     endpoint: Endpoint | None = None
     client_tags: Mapping[str, str] = field(default_factory=dict)
-    epoch: int = 0
-    previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: HeldTasks = NO_HELD
     revoking: HeldTasks = NO_HELD
     """Tasks that it must revoke, and holds until it reports that it no longer owns them."""
-
-    @property
-    def has_left_temporarily(self) -> bool:
-        """True for a static member that has left temporarily."""
-        return self.epoch == LEAVE_STATIC_EPOCH
 
     def is_reconciled(self, target_epoch: int) -> bool:
         """Return whether it has exactly its target assignment."""

@@ -7,7 +7,7 @@ for each member its metadata (19), target (21) and current assignment (22). A nu
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.broker.kafka.groups.group_records import RecordKinds
+from anabranch.broker.kafka.groups.modern.records import RecordKinds
 from anabranch.broker.kafka.groups.streams.member import MemberState, StreamsMember
 from anabranch.broker.kafka.groups.streams.requests import Endpoint
 from anabranch.broker.kafka.groups.streams.tasks import (
@@ -25,32 +25,18 @@ from anabranch.broker.kafka.groups.streams.topology import (
     Topology,
     topology_of,
 )
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned
 from anabranch.protocol.messages.embedded import streams_groups as messages
 
 EPOCH, MEMBER, TARGET_EPOCH, TARGET, CURRENT, TOPOLOGY = 17, 19, 20, 21, 22, 23
-KINDS = RecordKinds(
-    key_types={
-        EPOCH: messages.StreamsGroupMetadataKey,
-        MEMBER: messages.StreamsGroupMemberMetadataKey,
-        TARGET_EPOCH: messages.StreamsGroupTargetAssignmentMetadataKey,
-        TARGET: messages.StreamsGroupTargetAssignmentMemberKey,
-        CURRENT: messages.StreamsGroupCurrentMemberAssignmentKey,
-        TOPOLOGY: messages.StreamsGroupTopologyKey,
-    },
-    write_order=(MEMBER, TOPOLOGY, EPOCH, TARGET, TARGET_EPOCH, CURRENT),
-    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, EPOCH, TOPOLOGY),
-)
 NO_EPOCH = -1
 """Epoch of a topology that there is none of."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupEpoch:
-    """A group's epoch, and what its target assignment depends on beside the members."""
+class EpochMetadata:
+    """Facts recorded with a group's epoch: mostly what the target assignment depends on beside the members."""
 
-    epoch: int = 1
-    """It begins at 1 as in Kafka, so the first member joins in epoch 2."""
     topics_hash: int = 0
     validated_topology_epoch: int = NO_EPOCH
     """Epoch of the topology if it was ready."""
@@ -64,45 +50,30 @@ class GroupEpoch:
 # -- Values ----------------------------------------------------------------------------------------------------------
 
 
-def epoch_value(epoch: GroupEpoch) -> bytes:
+def epoch_value(epoch: int, metadata: EpochMetadata) -> bytes:
     """Encode a group's epoch."""
-    configs = [messages.LastAssignmentConfig(key=key, value=value) for key, value in epoch.assignment_configs.items()]
+    configs = metadata.assignment_configs.items()
     value = messages.StreamsGroupMetadataValue(
-        epoch=epoch.epoch,
-        metadata_hash=epoch.topics_hash,
-        validated_topology_epoch=epoch.validated_topology_epoch,
-        last_assignment_configs=configs,
-        stored_description_topology_epoch=epoch.stored_description_epoch,
-        failed_description_topology_epoch=epoch.failed_description_epoch,
+        epoch=epoch,
+        metadata_hash=metadata.topics_hash,
+        validated_topology_epoch=metadata.validated_topology_epoch,
+        last_assignment_configs=[messages.LastAssignmentConfig(key=key, value=value) for key, value in configs],
+        stored_description_topology_epoch=metadata.stored_description_epoch,
+        failed_description_topology_epoch=metadata.failed_description_epoch,
     )
     return encode_versioned(value, 0)
 
 
-def parse_epoch(value: bytes) -> GroupEpoch:
-    """Decode a group's epoch."""
-    found = decode_exact(messages.StreamsGroupMetadataValue, value, read_version(value), 2)
-    return GroupEpoch(
-        found.epoch,
+def parse_epoch(value: bytes) -> tuple[int, EpochMetadata]:
+    """Decode a group's epoch, and what is recorded with it."""
+    found = decode_versioned(messages.StreamsGroupMetadataValue, value)
+    return found.epoch, EpochMetadata(
         found.metadata_hash,
         found.validated_topology_epoch,
         {each.key: each.value for each in found.last_assignment_configs or ()},
         found.stored_description_topology_epoch,
         found.failed_description_topology_epoch,
     )
-
-
-def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
-    """Encode the epoch of a target assignment."""
-    value = messages.StreamsGroupTargetAssignmentMetadataValue(
-        assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-    )
-    return encode_versioned(value, 0)
-
-
-def parse_target_epoch(value: bytes) -> tuple[int, int]:
-    """Decode the epoch of a target assignment, and the time when it was computed."""
-    found = decode_exact(messages.StreamsGroupTargetAssignmentMetadataValue, value, read_version(value), 2)
-    return found.assignment_epoch, found.assignment_timestamp
 
 
 def target_value(target: TaskAssignment) -> bytes:
@@ -117,7 +88,7 @@ def target_value(target: TaskAssignment) -> bytes:
 
 def parse_target(value: bytes) -> TaskAssignment:
     """Decode a member's target assignment."""
-    found = decode_exact(messages.StreamsGroupTargetAssignmentMemberValue, value, read_version(value), 2)
+    found = decode_versioned(messages.StreamsGroupTargetAssignmentMemberValue, value)
     return TaskAssignment(tasks_of(found.active_tasks), tasks_of(found.standby_tasks), tasks_of(found.warmup_tasks))
 
 
@@ -176,7 +147,7 @@ def _replicas(tasks: Tasks) -> list[messages.CurrentTaskIds]:
 
 def parse_member(member_id: str, value: bytes, current: bytes | None) -> StreamsMember:
     """Decode a member from its metadata, and its current assignment if there is one. Raises MalformedMessage."""
-    found = decode_exact(messages.StreamsGroupMemberMetadataValue, value, read_version(value), 2)
+    found = decode_versioned(messages.StreamsGroupMemberMetadataValue, value)
     endpoint = found.user_endpoint
     member = StreamsMember(
         member_id=member_id,
@@ -192,7 +163,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Streams
     )
     if current is None:
         return member
-    have = decode_exact(messages.StreamsGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
+    have = decode_versioned(messages.StreamsGroupCurrentMemberAssignmentValue, current)
     return replace(
         member,
         epoch=have.member_epoch,
@@ -234,7 +205,7 @@ def topology_value(topology: Topology) -> bytes:
 
 def parse_topology(value: bytes) -> Topology:
     """Decode the topology."""
-    return topology_of(decode_exact(messages.StreamsGroupTopologyValue, value, read_version(value), 2))
+    return topology_of(decode_versioned(messages.StreamsGroupTopologyValue, value))
 
 
 def _subtopology(subtopology: Subtopology) -> messages.Subtopology:
@@ -264,3 +235,28 @@ def _copartition(group: Copartition) -> messages.CopartitionGroup:
         source_topic_regex=group.source_topic_regex,
         repartition_source_topics=group.repartition_source_topics,
     )
+
+
+KINDS = RecordKinds(
+    key_types={
+        EPOCH: messages.StreamsGroupMetadataKey,
+        MEMBER: messages.StreamsGroupMemberMetadataKey,
+        TARGET_EPOCH: messages.StreamsGroupTargetAssignmentMetadataKey,
+        TARGET: messages.StreamsGroupTargetAssignmentMemberKey,
+        CURRENT: messages.StreamsGroupCurrentMemberAssignmentKey,
+        TOPOLOGY: messages.StreamsGroupTopologyKey,
+    },
+    write_order=(MEMBER, TOPOLOGY, EPOCH, TARGET, TARGET_EPOCH, CURRENT),
+    deletion_order=(CURRENT, TARGET, TARGET_EPOCH, MEMBER, EPOCH, TOPOLOGY),
+    epoch=EPOCH,
+    target_epoch=TARGET_EPOCH,
+    target_epoch_type=messages.StreamsGroupTargetAssignmentMetadataValue,
+    target=TARGET,
+    target_value=target_value,
+    parse_target=parse_target,
+    member=MEMBER,
+    member_value=member_value,
+    current=CURRENT,
+    current_value=current_value,
+    parse_member=parse_member,
+)

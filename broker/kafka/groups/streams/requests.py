@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from anabranch.broker.kafka.groups.requests import GroupRequest
 from anabranch.broker.kafka.groups.streams.configured_topology import InternalTopic, Status
 from anabranch.broker.kafka.groups.streams.tasks import Task, TaskAssignment
 from anabranch.broker.kafka.groups.streams.topology import Topology
-
-LEAVE_EPOCH: Final = -1
-"""Member epoch in the heartbeat of a member that leaves."""
-LEAVE_STATIC_EPOCH: Final = -2
-"""Member epoch in the heartbeat of a static member that leaves temporarily: its tasks stay assigned to it."""
 
 
 class Endpoint(NamedTuple):

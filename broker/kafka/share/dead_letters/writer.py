@@ -1,14 +1,16 @@
 """Writes dead letters of share groups to their topics, here or on the nodes that lead them (KIP-1191).
 
 The partition of the topic follows from that of the records, so the dead letters of a share partition keep their order.
-As in Apache Kafka, an attempt whose answer was lost may have taken effect, so a dead letter may be written twice. And
-the group does not wait forever: after some attempts, or at once if the topic may not be used, dead letters are given up
-and their records archived all the same. Each time a message in the log names the records.
+As in Apache Kafka, an attempt whose answer was lost may have taken effect, so a dead letter may be written twice. If
+the topic may not be used, or refuses a dead letter for good, it is given up and its record archived all the same; a
+message in the log names the records. But while store, log or leader is away, dead letters wait as every other write
+does, which Apache Kafka gives up after five attempts.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
 import structlog
@@ -27,13 +29,9 @@ from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.broker.node.peers.interface import Peers, PeerUnavailable
 from anabranch.broker.node.peers.links import REQUEST_BYTES_MAX
+from anabranch.broker.node.peers.relay import relay
 from anabranch.protocol.batch import parse_batch
-from anabranch.protocol.codec import decode_exact, encode
 from anabranch.protocol.errors import ErrorCode, KafkaError, known_code
-from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
-from anabranch.protocol.messages.produce import (
-    KEY as PRODUCE,
-)
 from anabranch.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -41,21 +39,21 @@ from anabranch.protocol.messages.produce import (
     TopicProduceData,
 )
 from anabranch.protocol.records import Record, records_of
-from anabranch.s3stream.errors import ObjectDamage, StorageError
+from anabranch.s3stream.errors import AppendTooLarge, ObjectDamage, StorageError
 from anabranch.s3stream.model import StreamBatch
-from anabranch.wal.interface import WalError
+from anabranch.wal.interface import RecordTooLarge, WalError
 
 DEAD_LETTERS_SINCE: Final = 2
 """Level of share.version that turns dead letters on."""
-ATTEMPTS_MAX: Final = 5
 PAUSES_S: Final = (1.0, 30.0)
 """First and longest pause between attempts; each is twice the one before."""
+WARNED_AT: Final = 5
+"""Attempt after which the log says that dead letters wait."""
 COPIED_BYTES_MAX: Final = 1 << 20
 """Bytes of the log that are read at a time for copies."""
 BATCH_BYTES_MAX: Final = REQUEST_BYTES_MAX - 4096
 """Bytes of a batch that any node can be sent."""
 PRODUCE_VERSION: Final = 12
-RELAY_VERSION: Final = 0
 
 _log = structlog.get_logger("share")
 
@@ -109,17 +107,17 @@ class DeadLetterWriter:
         """Write a batch of the first dead letters of a share partition.
 
         Returns the number of offsets whose dead letters are durable, or were given up: at least one, unless `is_over`
-        says between two attempts that another leader has to write them.
+        says between two attempts that another leader has to write them. It waits as long as they cannot be written.
         """
         source = Source(group_id, partition.topic, partition.index)
         pause_s, longest_s = PAUSES_S
         copies = None if self._group_configs.share_dead_letter_copy_record(group_id) else _Copies({}, letters)
         size, reason = sum(letter.size for letter in letters), ""
-        for left in reversed(range(ATTEMPTS_MAX)):
+        for attempt in count(1):
             try:
                 topic = await self._topic(group_id)
                 if copies is None:
-                    copies = await _read_copies(partition, letters, is_last=not left)
+                    copies = await _read_copies(partition, letters)
                 bytes_max = min(topic.config.max_message_bytes, BATCH_BYTES_MAX)
                 batch = build_dead_batch(
                     source, copies.letters, copies.records, partition.now_ms(), bytes_max=bytes_max
@@ -133,9 +131,11 @@ class DeadLetterWriter:
                 reason = str(error)
                 if _is_final(error):
                     break
-                if left:
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, longest_s)
+                if attempt == WARNED_AT:
+                    where = {"group": group_id, "partition": str(partition), "first_offset": letters[0].first_offset}
+                    _log.warning("dead letters wait: they cannot be written", **where, reason=reason)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
                 if is_over():
                     return 0
             else:
@@ -189,18 +189,10 @@ class DeadLetterWriter:
         request = ProduceRequest(
             acks=-1, timeout_ms=0, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
         )
-        relay = RelayRequest(
-            api_key=PRODUCE,
-            api_version=PRODUCE_VERSION,
-            body=encode(request, PRODUCE_VERSION),
-        )
         try:
-            relayed: RelayResponse = await self._peers.call(node_id, relay, RELAY_VERSION)
+            response: ProduceResponse = await relay(self._peers, node_id, request, PRODUCE_VERSION)
         except PeerUnavailable as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)) from error
-        if relayed.failure:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {node_id}: {relayed.failure}")
-        response: ProduceResponse = decode_exact(ProduceResponse, relayed.body, PRODUCE_VERSION)
         result = response.responses[0].partition_responses[0]
         if result.error_code:
             raise KafkaError(known_code(result.error_code), result.error_message)
@@ -208,8 +200,10 @@ class DeadLetterWriter:
 
 def _is_final(error: Exception) -> bool:
     """Return whether another attempt would be refused likewise."""
-    # A topic that another node is creating at the same time is there soon.
-    return isinstance(error, KafkaError) and not (error.code.retriable or error.code == ErrorCode.TOPIC_ALREADY_EXISTS)
+    if isinstance(error, KafkaError):
+        # A topic that another node is creating at the same time is there soon.
+        return not (error.code.retriable or error.code == ErrorCode.TOPIC_ALREADY_EXISTS)
+    return isinstance(error, (AppendTooLarge, RecordTooLarge))
 
 
 async def _append_here(partition: Partition, batch: bytearray) -> None:
@@ -231,19 +225,17 @@ class _Copies(NamedTuple):
     letters: Sequence[DeadLetter]
 
 
-async def _read_copies(partition: Partition, letters: Sequence[DeadLetter], *, is_last: bool) -> _Copies:
+async def _read_copies(partition: Partition, letters: Sequence[DeadLetter]) -> _Copies:
     """Read the first of the records. Records that the log no longer has, or that are damaged, are left out.
 
-    Raises StorageError and RecordWorkStopped; with `is_last` all records are left out instead of a StorageError.
+    Raises StorageError and RecordWorkStopped.
     """
     start_offset = max(letters[0].first_offset, partition.log_start_offset)
     if start_offset > letters[-1].last_offset:
         return _Copies({}, letters)
     try:
         read = await partition.stream.read(start_offset, COPIED_BYTES_MAX, end_offset=partition.high_watermark)
-    except StorageError as error:
-        if not (is_last or isinstance(error, ObjectDamage)):
-            raise
+    except ObjectDamage as error:
         _note_missing(partition, start_offset, error)
         return _Copies({}, letters)
     wanted = frozenset(offset for letter in letters for offset in range(letter.first_offset, letter.last_offset + 1))

@@ -53,6 +53,8 @@ class ShareLimits(NamedTuple):
     """Duration of an acquisition lock."""
     has_dead_letters: bool = False
     """True if records are written to a dead-letter topic before they are archived."""
+    may_renew: bool = True
+    """True if members may renew locks."""
 
 
 class OffsetRange(NamedTuple):
@@ -371,6 +373,9 @@ class SharePartition:
             for run in batch.split(first_offset, last_offset):
                 _check_owned(run, member_id, "offset" if batch.is_split else "batch")
                 if kind == RENEW:
+                    if not self.limits.may_renew:
+                        message = "Renewing acquisition locks is not enabled for the group."
+                        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
                     run.deadline_ms = now_ms + self.limits.lock_ms
                     self.next_deadline_ms = min(self.next_deadline_ms, run.deadline_ms)
                 else:

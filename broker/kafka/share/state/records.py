@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.share.interface import ShareKey, StateBatch
 from anabranch.broker.kafka.share.state.stored import StoredState, Update
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.codec import decode_versioned, encode_versioned, read_version
 from anabranch.protocol.messages.embedded import share_group_state as messages
 
 SNAPSHOT_KEY: Final = 0
@@ -61,10 +61,10 @@ def parse_record(record: KeyValue) -> StateRecord | UnknownRecord:
     """Read a record back. Raises MalformedMessage."""
     kind = read_version(record.key)
     if kind == SNAPSHOT_KEY:
-        named = decode_exact(messages.ShareSnapshotKey, record.key, SNAPSHOT_KEY, 2)
+        named = decode_versioned(messages.ShareSnapshotKey, record.key)
         return StateRecord(ShareKey(named.group_id, named.topic_id, named.partition), _snapshot(record.value))
     if kind == UPDATE_KEY:
-        updated = decode_exact(messages.ShareUpdateKey, record.key, UPDATE_KEY, 2)
+        updated = decode_versioned(messages.ShareUpdateKey, record.key)
         return StateRecord(ShareKey(updated.group_id, updated.topic_id, updated.partition), _update(record.value))
     return UnknownRecord(record.key, record.value)
 
@@ -72,7 +72,7 @@ def parse_record(record: KeyValue) -> StateRecord | UnknownRecord:
 def _snapshot(data: bytes | None) -> StoredState | None:
     if data is None:
         return None
-    value = decode_exact(messages.ShareSnapshotValue, data, read_version(data), 2)
+    value = decode_versioned(messages.ShareSnapshotValue, data)
     return StoredState(
         snapshot_epoch=value.snapshot_epoch,
         state_epoch=value.state_epoch,
@@ -88,7 +88,7 @@ def _snapshot(data: bytes | None) -> StoredState | None:
 def _update(data: bytes | None) -> Update | None:
     if data is None:
         return None
-    value = decode_exact(messages.ShareUpdateValue, data, read_version(data), 2)
+    value = decode_versioned(messages.ShareUpdateValue, data)
     return Update(
         value.snapshot_epoch,
         value.leader_epoch,

@@ -10,10 +10,12 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.operator.admin.api.acls import AclEndpoints
 from anabranch.broker.operator.admin.api.audit import AuditEndpoints
+from anabranch.broker.operator.admin.api.balance import BalanceEndpoints
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import ClusterEndpoints
 from anabranch.broker.operator.admin.api.compaction import CompactionEndpoints
 from anabranch.broker.operator.admin.api.connect import ConnectEndpoints
+from anabranch.broker.operator.admin.api.cost import CostEndpoints
 from anabranch.broker.operator.admin.api.delegation_tokens import TokenEndpoints
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, openapi_document
 from anabranch.broker.operator.admin.api.figures import FigureEndpoints
@@ -53,14 +55,16 @@ class Api:
         self, node: Node, local: LocalRequests, settings: AdminSettings, random_bytes: Callable[[int], bytes]
     ) -> None:
         serving = node.serving
-        calls = Calls(serving, local)
+        calls = self.calls = Calls(serving, local)
         offsets, groups = Offsets(calls), Groups(serving, calls)
         topics = Topics(serving, calls, local, offsets, Sizes(calls), groups)
         self._records = RecordEndpoints(node, calls, offsets, Schemas(settings, serving))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(serving, calls).endpoints,
             *FigureEndpoints(calls).endpoints,
-            *NodeEndpoints(serving, node.upkeep.failover).endpoints,
+            *BalanceEndpoints(serving, calls, local).endpoints,
+            *CostEndpoints(serving, calls).endpoints,
+            *NodeEndpoints(serving, node.upkeep.failover, calls).endpoints,
             *StatusEndpoints(node).endpoints,
             *TopicEndpoints(topics).endpoints,
             *TopicChangeEndpoints(serving, topics, local).endpoints,

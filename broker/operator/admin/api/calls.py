@@ -10,9 +10,8 @@ from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.node.peers.interface import PeerUnavailable
-from anabranch.protocol.codec import decode_exact, encode
+from anabranch.broker.node.peers.relay import RelayRefused, relay
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.messages.internal.relay import RelayRequest
 from anabranch.s3stream.errors import StorageError
 
 SILENCE_S = 5.0
@@ -43,18 +42,17 @@ class Calls:
             if node_id == self._serving.node_id:
                 return await self._local.call(request, user)
             handler = self._local.handler_of(request)
-            api, version = handler.api, handler.local_version
-            relay = RelayRequest(
-                api_key=api.key,
-                api_version=version,
-                principal=user.principal,
-                host=user.host,
-                body=encode(request, version),
-            )
-            relayed = await self._serving.links.call(node_id, relay, INTERNAL_VERSION)
-        if relayed.failure:
-            raise LocalRefusal(f"node {node_id}: {relayed.failure}")
-        return decode_exact(api.response, relayed.body, version)
+            try:
+                return await relay(
+                    self._serving.links,
+                    node_id,
+                    request,
+                    handler.local_version,
+                    principal=user.principal,
+                    host=user.host,
+                )
+            except RelayRefused as error:
+                raise LocalRefusal(str(error)) from error
 
     async def ask_node(self, node_id: int, request: Any) -> Any | None:
         """Return another node's response to a request of the internal port; None if it does not answer."""

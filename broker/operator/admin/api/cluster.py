@@ -61,7 +61,6 @@ class ClusterNode(Model):
     rack: str
     leaders: int
     """Number of partitions that it leads."""
-    admin_url: str | None
     is_self: Annotated[bool, Field(serialization_alias="self")]
 
 
@@ -164,7 +163,6 @@ class ClusterEndpoints:
                     port=member.listeners[0].port,
                     rack=member.rack,
                     leaders=leaders[member.node_id],
-                    admin_url=None,
                     is_self=member.node_id == own,
                 )
                 for member in living.values()
@@ -182,7 +180,6 @@ class ClusterEndpoints:
                     port=each.port,
                     rack=each.rack,
                     leaders=leaders[each.node_id],
-                    admin_url=None,  # other nodes do not tell theirs
                     is_self=each.node_id == own,
                 )
             )

@@ -12,6 +12,7 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.compaction import CompactionWithLast, compaction_with_last
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.operator.admin.api.followers import ReplicaRow, replicas_of
 from anabranch.broker.operator.admin.api.topics import partition_index, topic_named
 from anabranch.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
@@ -118,6 +119,7 @@ class PartitionStorage(Model):
     """Places of a partition's records."""
 
     leader: int | None
+    replicas: list[ReplicaRow]
     start_offset: int
     end_offset: int
     committed_offset: int
@@ -205,8 +207,10 @@ class StorageEndpoints:
             unreachable = [] if leader == NO_LEADER else [leader]
         else:
             unreachable = []
+        replicas = await replicas_of(self._calls, topic, [index], call.user)
         return PartitionStorage(
             leader=None if leader == NO_LEADER else leader,
+            replicas=replicas.get(index, []),
             start_offset=described.start_offset,
             end_offset=described.end_offset,
             committed_offset=described.committed_offset,

@@ -514,9 +514,8 @@ class TableEndpoints:
         named, timeout_s = await self._find(call.path["table"]), call.query.timeout_ms / 1000
         topic = named.topic
         if topic is None or not named.enabled:
-            raise ApiError(
-                HTTPStatus.CONFLICT, f"no rows are added to table {named.name}: its topic has {ENABLE}=false"
-            )
+            why = f"its topic has {ENABLE}=false" if topic is not None else "its topic is deleted or detached"
+            raise ApiError(HTTPStatus.CONFLICT, f"no rows are added to table {named.name}: {why}")
         ends = await self._ends([topic], call.user)
         if any(key not in ends.stable or key not in ends.starts for key in partitions_of(topic)):
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"some leaders of {topic.name} have not answered: try again")

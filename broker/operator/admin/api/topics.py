@@ -13,6 +13,7 @@ from anabranch.broker.kafka.coordination.internal_topics import SCHEMAS_TOPIC
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.operator.admin.api.followers import ReplicaRow, replicas_of
 from anabranch.broker.operator.admin.api.groups import GROUPS_MAX, Groups, total_lag
 from anabranch.broker.operator.admin.api.offsets import Ends, Offsets
 from anabranch.broker.operator.admin.api.sizes import Sizes
@@ -61,6 +62,7 @@ class PartitionRow(Model):
     index: int
     leader: int | None
     leader_epoch: int
+    replicas: list[ReplicaRow]
     start_offset: int | None
     high_watermark: int | None
     last_stable_offset: int | None
@@ -164,12 +166,14 @@ class Topics:
         offsets, unreachable = await self._offsets.ends(keys, user)
         sizes = await self._sizes.of(keys, user)
         groups, more_unreachable = await self._groups_of(topic.name, offsets, user)
+        replicas = await replicas_of(self._calls, topic, range(len(keys)), user)
         return TopicDescription(
             name=topic.name,
             id=uuid_text(topic.topic_id),
             internal=is_internal(self._serving, topic),
             partitions=[
-                self._partition(topic, index, offsets.get(key), sizes.bytes.get(key)) for index, key in enumerate(keys)
+                self._partition(topic, index, replicas.get(index, []), offsets.get(key), sizes.bytes.get(key))
+                for index, key in enumerate(keys)
             ],
             configs=await self.configs(topic.name, user),
             groups=groups,
@@ -177,7 +181,9 @@ class Topics:
             unreachable=sorted(unreachable | sizes.unreachable | more_unreachable),
         )
 
-    def _partition(self, topic: Topic, index: int, ends: Ends | None, size: int | None) -> PartitionRow:
+    def _partition(
+        self, topic: Topic, index: int, replicas: list[ReplicaRow], ends: Ends | None, size: int | None
+    ) -> PartitionRow:
         leadership = leadership_of(self._serving, topic, index)
         partition = topic.partitions[index]
         error = None
@@ -191,6 +197,7 @@ class Topics:
             index=index,
             leader=None if leadership.leader is None else leadership.leader.node_id,
             leader_epoch=leadership.leader_epoch,
+            replicas=replicas,
             start_offset=None if ends is None else ends.start,
             high_watermark=None if ends is None else ends.high_watermark,
             last_stable_offset=None if ends is None else ends.last_stable,

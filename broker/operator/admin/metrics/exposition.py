@@ -17,16 +17,17 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.operator.admin.metrics import cluster, group_ages, shares, storage, tables
+from anabranch.broker.operator.admin.metrics import balancer, cluster, group_ages, replicas, shares, storage, tables
 from anabranch.broker.operator.admin.metrics import node as node_area
 from anabranch.broker.operator.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
 
-AREAS: Final = (node_area, storage, tables, cluster, group_ages, shares)
+AREAS: Final = (node_area, storage, tables, cluster, replicas, balancer, group_ages, shares)
 DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in AREAS for each in area.DEFINITIONS)
 """All metrics, except those of the process and those that clients push."""
 _OPENMETRICS: Final = "application/openmetrics-text"
-_END: Final = b"# EOF\n"
+END: Final = b"# EOF\n"
+"""Last line of OpenMetrics."""
 _VERSION: Final = re.compile(r"version\s*=\s*([^;]*)")
 PIECE_S: Final = 0.001
 """Time after which a piece ends even with fewer samples, because it took long to find them."""
@@ -55,6 +56,8 @@ class NodeCollector(Collector):
         yield from storage.collect(self._node)
         yield from tables.collect(self._node)
         yield from cluster.collect(self._node.serving)
+        yield from replicas.collect(self._node.serving)
+        yield from balancer.collect(self._node)
         yield from self._ages.collect()
         yield from shares.collect(self._node.serving)
         yield from self._process.collect()
@@ -92,7 +95,7 @@ async def scrape(node: Node, accept: str = "", ages: GroupAges | None = None) ->
             paused = perf_counter()
     parts.append(_encode(encode, piece, last))
     if content_type.startswith(_OPENMETRICS):
-        parts.append(_END)
+        parts.append(END)
     return Exposition(content_type, b"".join(parts))
 
 
@@ -114,7 +117,7 @@ def _choose(accept: str) -> tuple[Callable[[Collector], bytes], str]:
 
 def _encode(encode: Callable[[Collector], bytes], piece: Sequence[Metric], last: Metric | None) -> bytes:
     """Return the lines of a piece. If it continues the last family of the one before it, its header is there."""
-    lines = encode(_Families(piece)).removesuffix(_END)
+    lines = encode(_Families(piece)).removesuffix(END)
     if piece and last is not None and (piece[0].name, piece[0].type) == (last.name, last.type):
         while lines.startswith(b"#"):
             lines = lines[lines.index(b"\n") + 1 :]

@@ -46,6 +46,20 @@ CONNECTIONS = gauge("anabranch_connections", "Connections of clients.")
 HELD_BYTES = gauge("anabranch_request_held_bytes", "Memory reserved for requests in progress.")
 WAITING = gauge("anabranch_requests_waiting_for_memory", "Requests that wait for memory before they are read.")
 RECEIVED_BYTES = counter("anabranch_network_received_bytes_total", "Bytes received from clients.")
+CLIENT_RECEIVED_BYTES = counter(
+    "anabranch_client_received_bytes_total",
+    "Bytes of record batches received, by the rack of clients: `client.rack`, or `rack=ID` in the client id. Empty: "
+    "unknown.",
+    "rack",
+)
+CLIENT_SENT_BYTES = counter(
+    "anabranch_client_sent_bytes_total", "Bytes of record batches sent to consumers, by their rack.", "rack"
+)
+PEER_BYTES = counter(
+    "anabranch_internal_exchanged_bytes_total",
+    "Bytes of requests to another node, and of its responses, by that node's id.",
+    "peer",
+)
 SLABS = counter("anabranch_slabs_mapped_total", "Receive buffers mapped, which were not in the pool.")
 FETCH_SESSIONS = gauge("anabranch_fetch_sessions", "Fetch sessions of clients.")
 
@@ -138,6 +152,10 @@ def collect(node: Node) -> Iterator[Metric]:
     yield HELD_BYTES.single(server.bytes_held)
     yield WAITING.single(server.budget.waiting)
     yield RECEIVED_BYTES.single(server.bytes_in)
+    racks = list(server.traffic.racks.items())
+    yield CLIENT_RECEIVED_BYTES.family([((rack,), each.received_bytes) for rack, each in racks])
+    yield CLIENT_SENT_BYTES.family([((rack,), each.sent_bytes) for rack, each in racks])
+    yield PEER_BYTES.family([((str(key),), size) for key, size in sorted(serving.links.exchanged.items())])
     yield SLABS.single(server.slabs.slabs_mapped)
     yield FETCH_SESSIONS.single(len(serving.fetch_sessions))
     yield from of_stats(NETWORK, server.stats)

@@ -27,3 +27,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 default
 {{- end -}}
 {{- end -}}
+
+{{- /* Whether a pod has one node. Else the ports of its nodes follow each other. */ -}}
+{{- define "anabranch.single" -}}
+{{ eq (.Values.processes | toString) "1" }}
+{{- end -}}

@@ -24,6 +24,8 @@ from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopi
 from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest
+from anabranch.protocol.messages.elect_leaders import TopicPartitions as Elected
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -259,6 +261,7 @@ async def test_changes_are_audited_without_an_authorizer(tmp_path: Path) -> None
                 timeout_ms=1000,
             ),
             DeleteGroupsRequest(groups_names=["g"]),
+            ElectLeadersRequest(topic_partitions=[Elected(topic="t", partitions=[0])], timeout_ms=1000),
             UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="f", max_version_level=1)]),
             UnregisterBrokerRequest(broker_id=99),
         ]

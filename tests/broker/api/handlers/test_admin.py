@@ -40,6 +40,7 @@ from anabranch.protocol.messages.list_partition_reassignments import ListPartiti
 from anabranch.protocol.messages.list_transactions import ListTransactionsRequest
 from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from anabranch.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.s3stream.catalog.schema import NEWEST
 from anabranch.s3stream.errors import StreamFenced
 from anabranch.s3stream.model import NodeIdentity
 from tests.support.node import running_node
@@ -142,8 +143,18 @@ async def test_the_node_is_the_one_voter(node: Node, client: RawClient) -> None:
 
 async def test_clients_of_version_3_are_told_of_features_that_begin_above_0(client: RawClient) -> None:
     for version, expected in (
-        (3, {"metadata.version"}),
-        (4, {"group.version", "metadata.version", "share.version", "streams.version", "transaction.version"}),
+        (3, {"anabranch.version", "metadata.version"}),
+        (
+            4,
+            {
+                "anabranch.version",
+                "group.version",
+                "metadata.version",
+                "share.version",
+                "streams.version",
+                "transaction.version",
+            },
+        ),
     ):
         request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
         answer = await client.call(request, version)
@@ -166,6 +177,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert await update(client, 0, 2) == ErrorCode.NONE
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         assert await features(client) == {
+            "anabranch.version": NEWEST,
             "metadata.version": 33,
             "share.version": 2,
             "streams.version": 1,
@@ -247,8 +259,8 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
         assert (await described(client, group, "g"))[SESSION] == ("45000", ConfigSource.DEFAULT_CONFIG)
         assert await alter(client, group, "g", (SESSION, Operation.SET, "50000")) == ErrorCode.NONE
         assert await alter(client, group, "g", (SESSION, Operation.SET, "1")) == ErrorCode.INVALID_CONFIG
-        assert node.serving.group_configs.session_timeout_ms("g") == 50_000
-        assert node.serving.group_configs.session_timeout_ms("other") == 45_000
+        assert node.serving.group_configs.consumer_times("g").session_timeout_ms == 50_000
+        assert node.serving.group_configs.consumer_times("other").session_timeout_ms == 45_000
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         assert (await described(client, group, "g"))[SESSION] == ("50000", ConfigSource.GROUP_CONFIG)
         assert await listed(client, group) == ["g"]
@@ -259,7 +271,7 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
             configs=[alter_configs.AlterableConfig(name=beat_ms, value="6000")],
         )
         await client.call(alter_configs.AlterConfigsRequest(resources=[resource]), 2)
-        assert node.serving.group_configs.session_timeout_ms("g") == 45_000, "replaced as a whole"
+        assert node.serving.group_configs.consumer_times("g").session_timeout_ms == 45_000, "replaced as a whole"
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]

@@ -90,6 +90,13 @@ async def produce(client: RawClient, topic: str, value: bytes) -> int:
     return int(answer.error_code)
 
 
+async def test_a_level_of_compression_is_a_default_of_topics(node: Node) -> None:
+    async with raw_client(node.bootstrap) as client:
+        await change(client, ALL, compression_zstd_level="7")
+        created = await create(client, "levels", compression_type="zstd")
+        assert created["compression.zstd.level"] == ("7", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
 async def test_the_nodes_own_goes_before_the_default_of_all_before_the_settings(tmp_path: Path) -> None:
     async with running_node(tmp_path, topic_max_message_bytes=3_000_000) as node, raw_client(node.bootstrap) as client:
         await create(client, "t")

@@ -15,6 +15,8 @@ from anabranch.broker.kafka.topics.creation import TopicSpec
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.records import Record, decode_records
+from anabranch.s3stream.errors import AppendTooLarge, StorageError
+from anabranch.wal.interface import WalError
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import batch_of, raw_client
@@ -142,13 +144,42 @@ async def reject_one(node: Node) -> None:
         await until_passed(node, 1)
 
 
-async def test_a_refused_attempt_is_repeated(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), StorageError("away"), WalError("away")]
+)
+async def test_dead_letters_wait_while_they_cannot_be_written(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr(writer, "PAUSES_S", (0, 0))
     await create_dead_topic(node)
-    append = AsyncMock(side_effect=[KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 4 + [None])
+    append = AsyncMock(side_effect=[error] * 20 + [None])
     monkeypatch.setattr(writer, "_append_here", append)
     await reject_one(node)
-    assert append.await_count == 5
+    assert append.await_count == 21
+    assert not node.serving.share_partitions.dead_letters.given_up
+
+
+@pytest.mark.parametrize("error", [KafkaError(ErrorCode.MESSAGE_TOO_LARGE), AppendTooLarge("no room")])
+async def test_dead_letters_that_are_refused_for_good_are_given_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    await create_dead_topic(node)
+    monkeypatch.setattr(writer, "_append_here", AsyncMock(side_effect=error))
+    await reject_one(node)
+    assert node.serving.share_partitions.dead_letters.given_up == 1
+
+
+async def test_another_topic_ends_the_wait(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "PAUSES_S", (0, 0))
+    await create_dead_topic(node)
+
+    async def refuse(*_: object) -> None:
+        await configure(node, "errors.deadletterqueue.topic.name", "")
+        raise StorageError("away")
+
+    monkeypatch.setattr(writer, "_append_here", refuse)
+    await reject_one(node)
+    assert node.serving.share_partitions.dead_letters.given_up == 1
 
 
 async def test_what_another_leader_will_write_is_not_given_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

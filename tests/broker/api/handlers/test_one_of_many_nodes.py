@@ -267,13 +267,12 @@ async def test_assignments_that_no_partition_can_have_are_refused(client: RawCli
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     for index, leader in enumerate(LEADERS):
         assert await move(index, leader) == (0, None), "where it is, dead or alive"
-    one = "A partition has one replica, its leader, since the object store keeps the data: name one broker."
-    assert await move(OWN, 2, 3) == (refused, one)
     changed = (ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor is changed from 1 to 2")
     assert await move(OWN, 2, 3, may_change_factor=False) == changed
     what = "The manual partition assignment includes"
     assert await move(OWN, 3, 9) == (refused, f"{what} broker 9, but no such broker is registered.")
-    assert await move(OWN, DEAD_ID) == (refused, f"{what} broker 4, but no such broker is registered.")
+    dead = f"All brokers specified in the manual partition assignment for partition {OWN} are fenced or in controlled "
+    assert await move(OWN, DEAD_ID) == (refused, f"{dead}shutdown.")
     assert await move(OWN, 3, 3) == (refused, f"{what} the broker 3 more than once.")
     assert await move(OWN) == (refused, f"{what} an empty replica list.")
     assert list((await client.call(ListPartitionReassignmentsRequest(), 0)).topics) == []
@@ -321,12 +320,16 @@ async def test_the_first_living_one_of_the_assigned_nodes_is_to_lead(node: Node,
     assert await create((0, [2, 3]), (1, [3])) == uneven
     assert await create((1, [DEAD_ID, 3]), (0, [2, 1]), (2, [1, DEAD_ID])) == (0, None)
     assert await grow(5, [2, 1], [9, 1]) == unknown
-    assert await grow(5, [2], [DEAD_ID]) == (refused, dead.format(4))
+    assert await grow(5, [2, 1], [DEAD_ID]) == uneven
+    assert await grow(4, [DEAD_ID, DEAD_ID]) == (refused, f"{what} the broker {DEAD_ID} more than once.")
     assert await grow(5, [2, 1], [3]) == uneven
-    assert await grow(5, [3], [2]) == (0, None)
+    assert await grow(5, [3, 1], [2, DEAD_ID]) == (0, None)
     (info,) = [topic for topic in await node.serving.catalog.list_topics() if topic.name == "new"]
     assert [each.leader for each in info.partitions] == [2, 3, 1, 3, 2]
     assert [each.owner for each in info.partitions] == [2, -1, -1, -1, 2], "this node opens its own"
+    replicas = [(2, 1), (DEAD_ID, 3), (1, DEAD_ID), (3, 1), (2, DEAD_ID)]
+    assert [each.replicas for each in info.partitions] == replicas
+    assert [each.preferred for each in info.partitions] == [each[0] for each in replicas]
 
 
 async def test_leaders_for_another_number_of_partitions_are_refused(node: Node) -> None:

@@ -16,6 +16,7 @@ import pytest
 from anabranch.broker.app import run_node
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.configs.topic import TopicConfig
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -94,6 +95,15 @@ async def test_compressed_frames_of_every_kind(pair: Pair) -> None:
     for batch in small[:: 1 if SOAK else 11]:
         await pair.produce(batch)
     assert pair.native.taken > 10, "the frames of clients"
+
+
+async def test_a_limit_of_records_is_left_to_python(pair: Pair) -> None:
+    found = []
+    for size, codec in product((93, 94), (Compression.NONE, Compression.ZSTD)):
+        answer = await pair.produce(batch_of(b"x" * size, compression=codec), topic="measured")
+        found.append(answer.responses[0].partition_responses[0].error_code)
+    assert found == [0, 0, 0, ErrorCode.INVALID_RECORD]
+    assert pair.native.taken == 0
 
 
 async def test_records_without_a_timestamp(pair: Pair) -> None:

@@ -13,13 +13,17 @@ from anabranch.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from anabranch.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from anabranch.s3stream.catalog.schema import REPLICAS_SINCE
 from anabranch.s3stream.catalog.values import MoveReason
-from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
+from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create, describe
 from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes
 from tests.support.raw_client import raw_client
@@ -52,6 +56,21 @@ async def reassign(
     return [(ErrorCode(each.error_code), each.error_message) for each in answer.responses[0].partitions]
 
 
+async def test_below_the_level_of_replicas_answers_say_that_there_is_one(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that ask for three replicas work while the cluster is upgraded, as they did with the version before."""
+    monkeypatch.setattr(nodes[0].serving.catalog, "_level", REPLICAS_SINCE - 1)
+    wanted = CreatableTopic(name="u", num_partitions=1, replication_factor=3)
+    async with raw_client(nodes[0].bootstrap) as client:
+        (created,) = (await client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=9000), 7)).topics
+    assert (created.error_code, created.replication_factor) == (0, 1)
+    (refused,) = await reassign(nodes[0], {0: [1, 2]})
+    said = "Partition t-0 gets no further replicas below level 13 of the cluster, which has 12: `anabranch cluster "
+    assert refused == (REFUSED, f"{said}upgrade` raises it.")
+    assert await reassign(nodes[0], {0: [2]}) == [(0, None)]
+
+
 async def ongoing(node: Node, *indexes: int) -> dict[int, tuple[list[int], list[int], list[int]]]:
     """Replicas, adding and removing ones of the reassignments of `t`, by partition."""
     named = [ListPartitionReassignmentsTopics(name="t", partition_indexes=indexes)] if indexes else None
@@ -62,6 +81,19 @@ async def ongoing(node: Node, *indexes: int) -> dict[int, tuple[list[int], list[
         for topic in answer.topics
         for each in topic.partitions
     }
+
+
+async def described(node: Node, topic: str = "t") -> list[tuple[int, list[int], list[int]]]:
+    """Leader, replicas and in-sync replicas of each partition, in which two APIs agree."""
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=topic)])
+    async with raw_client(node.bootstrap) as client:
+        (answer,) = (await client.call(request, 0)).topics
+    found, metadata = (
+        [(each.leader_id, list(each.replica_nodes), list(each.isr_nodes)) for each in partitions]
+        for partitions in (answer.partitions, await describe(node, topic))
+    )
+    assert found == metadata
+    return found
 
 
 async def elect(node: Node, *indexes: int, timeout_ms: int = 60_000) -> dict[int, ErrorCode]:
@@ -116,6 +148,40 @@ async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> Non
     assert await ongoing(nodes[0]) == {}
     assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
     assert nodes[0].serving.move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
+
+
+async def test_replicas_change_at_once_if_the_leader_stays_and_otherwise_when_it_has_moved(nodes: list[Node]) -> None:
+    assert await reassign(nodes[1], {0: [2, 1, 3], 1: [3, 2]}) == [(0, None), (0, None)]
+    assert await described(nodes[1]) == [(1, [2, 1, 3], [2, 1, 3]), (1, [1], [1]), (2, [2], [2])]
+    assert await ongoing(nodes[1]) == {1: ([3, 2, 1], [3, 2], [1])}
+    async with moves_carried_out(nodes):
+        await all_see(nodes, 1, 3, 2)
+        assert await described(nodes[0]) == [(1, [2, 1, 3], [2, 1, 3]), (3, [3, 2], [3, 2]), (2, [2], [2])]
+        assert await elect(nodes[2]) == {0: ErrorCode.NONE}, "the first replica is the preferred leader"
+        await all_see(nodes, 2, 3, 2)
+    assert await reassign(nodes[0], {0: [2]}) == [(0, None)]
+    assert (await described(nodes[0]))[0] == (2, [2], [2])
+
+
+async def test_the_replicas_of_a_new_topic_lead_it_when_its_leader_leaves(nodes: list[Node]) -> None:
+    new = CreatableTopic(name="u", num_partitions=3, replication_factor=2)
+    assert await create(nodes[0], new) == [(0, None)]
+    await all_serve(nodes, "u")
+    before = await described(nodes[1], "u")
+    assert 3 in [leader for leader, *_ in before], "it leads nothing else"
+    assert all(replicas[0] == leader and len(set(replicas)) == 2 for leader, replicas, _ in before)
+    async with raw_client(nodes[2].bootstrap) as client:
+        grown = CreatePartitionsTopic(name="u", count=4, assignments=None)
+        answer = await client.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000), 3)
+    assert [each.error_code for each in answer.results] == [0]
+    await all_serve(nodes, "u", 4)
+    assert len((await described(nodes[2], "u"))[3][1]) == 2, "as the others"
+    async with moves_carried_out(nodes):
+        await nodes[0].serving.move_requests.set_draining(3, draining=True)
+        await until(lambda: all(not node.serving.move_requests.led_by(3) for node in nodes), timeout_s=60)
+    for (leader, replicas, _), (after, still, _) in zip(before, await described(nodes[0], "u"), strict=False):
+        assert still == replicas
+        assert after == (replicas[1] if leader == 3 else leader)
 
 
 async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> None:

@@ -1,7 +1,7 @@
 """Moves whose messages, answers or commands are lost, late or refused, between two nodes in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.cluster.handover import orders, source
+from anabranch.broker.cluster.handover import orders, source, target
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.peers.interface import PeerUnavailable
@@ -18,8 +18,8 @@ from anabranch.protocol.messages.internal.hand_over import HandOverRequest
 from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from anabranch.s3stream.catalog.values import MoveReason, OpenStream, PartitionInfo, StreamTransfer
-from anabranch.s3stream.errors import CatalogUnavailable
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.errors import CatalogUnavailable, StorageError
+from anabranch.s3stream.model import StreamInfo, StreamOwner
 from tests.support.catalog_node import hand_over
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
@@ -98,6 +98,11 @@ def result_of(response: ProduceResponse) -> tuple[int, int, int]:
     return found.error_code, found.base_offset, found.current_leader.leader_id
 
 
+def holds_of(node: Node) -> Collection[object]:
+    """Return what keeps records in the node's log that would be trimmed otherwise."""
+    return node.serving.storage.wal_trimmer._holds  # noqa: SLF001 - only the next trim would show it
+
+
 @asynccontextmanager
 async def sealed(moving: Moving) -> AsyncIterator[Any]:
     """The partition while it is sealed by a move that goes no further."""
@@ -108,19 +113,22 @@ async def sealed(moving: Moving) -> AsyncIterator[Any]:
         handovers.unseal(held, held.epoch)
 
 
+def losing_answers(call: Call) -> Call:
+    """The same call, but the source does not hear how a transfer ended."""
+
+    async def lossy(node_id: int, request: Any, version: int) -> Any:
+        answer = await call(node_id, request, version)
+        if isinstance(request, HandOverRequest):
+            raise PeerUnavailable("cut")
+        return answer
+
+    return lossy
+
+
 async def test_a_transfer_whose_answer_to_the_source_is_lost_is_found_in_the_catalog(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(call: Call) -> Call:
-        async def lossy(node_id: int, request: Any, version: int) -> Any:
-            answer = await call(node_id, request, version)
-            if isinstance(request, HandOverRequest):
-                raise PeerUnavailable("cut")
-            return answer
-
-        return lossy
-
-    moving.calls(lose, monkeypatch)
+    moving.calls(losing_answers, monkeypatch)
     before = result_of(await produce(moving.first))
     await moving.order()
     await moving.arrives()
@@ -129,19 +137,81 @@ async def test_a_transfer_whose_answer_to_the_source_is_lost_is_found_in_the_cat
     assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 2)
 
 
+async def test_a_new_leader_serves_once_the_store_says_that_it_has_the_partition(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog that is lost just then would not know whose log the next records are in."""
+    marks, begun, may_end = moving.second.serving.storage.owner_marks, asyncio.Event(), asyncio.Event()
+    put = marks.put
+
+    async def slow(infos: Iterable[StreamInfo]) -> None:
+        begun.set()
+        await may_end.wait()
+        await put(infos)
+
+    monkeypatch.setattr(marks, "put", slow)
+    await produce(moving.first)
+    await moving.order()
+    await until(begun.is_set, timeout_s=60, pause_s=0.01)
+    assert (await moving.owner()).node_id == 2
+    assert list(moving.second.serving.topics.led_partitions()) == []
+    assert holds_of(moving.first), "its log keeps the tail"
+    may_end.set()
+    await moving.arrives()
+
+
+async def test_a_transfer_does_not_wait_until_the_store_has_the_marks_of_the_one_before(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, begun, may_end = moving.first.serving.catalog, asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Iterable[StreamInfo]) -> None:
+        begun.set()
+        await may_end.wait()
+
+    topic = await moving.first.serving.topic_commands.create("u", partitions=2, configs={})
+    (stream_id,) = (each.stream_id for each in topic.info.partitions if each.leader == 1)
+    await until(lambda: moving.second.serving.topics.get("u") is not None, timeout_s=60, pause_s=0.01)
+    monkeypatch.setattr(moving.second.serving.storage.owner_marks, "put", slow)
+    await moving.order()
+    await until(begun.is_set, timeout_s=60, pause_s=0.01)
+    await catalog.request_moves({stream_id: 2}, reason=MoveReason.OPERATOR, now_ms=1)
+    await until(lambda: {each.owner for each in topic.info.partitions} == {2}, timeout_s=60, pause_s=0.01)
+    may_end.set()
+    await until(lambda: len(list(moving.second.serving.topics.led_partitions())) == 3, timeout_s=60, pause_s=0.01)
+
+
+async def test_a_source_that_gets_no_answer_marks_the_owner_before_it_forgets_the_tail(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, marked = moving.first.serving.storage, list[tuple[StreamInfo, bool]]()
+
+    async def note(infos: Iterable[StreamInfo]) -> None:
+        marked.extend((info, bool(holds_of(moving.first))) for info in infos)
+
+    moving.calls(losing_answers, monkeypatch)
+    monkeypatch.setattr(storage.owner_marks, "put", note)
+    await produce(moving.first)
+    await moving.order()
+    await moving.arrives()
+    await until(lambda: bool(marked), timeout_s=60, pause_s=0.01)
+    ((info, was_kept),) = marked
+    assert (info.stream_id, info.node_id, was_kept) == (moving.stream_id, 2, True)
+
+
 async def test_a_transfer_whose_answer_to_the_target_is_lost_is_repeated(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer, lost = moving.second.serving.catalog.transfer_stream, [True]
+    transfer, lost = moving.second.serving.catalog.transfer_streams, [True]
 
-    async def lossy(wanted: StreamTransfer) -> OpenStream:
+    async def lossy(wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
         opened = await transfer(wanted)
         if lost:
             lost.pop()
             raise CatalogUnavailable("cut")
         return opened
 
-    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", lossy)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_streams", lossy)
     await produce(moving.first)
     await moving.order()
     await moving.arrives()
@@ -152,17 +222,16 @@ async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_ref
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "ANSWER_S", 0.5)
-    transfer, may_go, refused = moving.second.serving.catalog.transfer_stream, asyncio.Event(), asyncio.Event()
+    transfer, may_go, refused = moving.second.serving.catalog.transfer_streams, asyncio.Event(), asyncio.Event()
 
-    async def slow(wanted: StreamTransfer) -> OpenStream:
+    async def slow(wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
         await may_go.wait()
-        try:
-            return await transfer(wanted)
-        except BaseException:
+        answers = await transfer(wanted)
+        if isinstance(answers[0], StorageError):
             refused.set()
-            raise
+        return answers
 
-    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", slow)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_streams", slow)
     epoch = moving.partition.stream.epoch
     await moving.order()
     await until(lambda: moving.partition.stream.epoch == epoch + 1, timeout_s=60, pause_s=0.01)
@@ -182,15 +251,15 @@ async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_ref
 async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_opened(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer, tried, away = moving.second.serving.catalog.transfer_stream, asyncio.Event(), [True]
+    transfer, tried, away = moving.second.serving.catalog.transfer_streams, asyncio.Event(), [True]
 
-    async def late(wanted: StreamTransfer) -> OpenStream:
+    async def late(wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
         tried.set()
         if away:
             raise CatalogUnavailable("away")
         return await transfer(wanted)
 
-    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", late)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_streams", late)
     await moving.order()
     await tried.wait()
     await hand_over(moving.first.serving.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
@@ -317,3 +386,35 @@ async def test_changes_from_before_a_move_that_are_applied_late_undo_nothing(mov
     assert moving.is_at(moving.second)
     assert result_of(await produce(moving.second)) == (0, 1, -1)
     assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 2)
+
+
+async def test_partitions_that_wait_for_a_slow_catalog_are_transferred_together(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that their source sends because it has the answers of the transaction before."""
+    monkeypatch.setattr(source, "ANSWER_S", 60)
+    monkeypatch.setattr(target, "GATHERING", 5)
+    monkeypatch.setattr(target, "GATHERING_S_MAX", 60)
+    catalog, handovers = moving.second.serving.catalog, moving.second.serving.storage.handovers
+    topic = await moving.first.serving.topic_commands.grow(
+        "t", orders.AT_ONCE_TO_A_NODE_MAX + 1, leaders=[1] * orders.AT_ONCE_TO_A_NODE_MAX
+    )
+    ids = [each.stream_id for each in topic.info.partitions]
+    transfer, sizes = catalog.transfer_streams, []
+
+    async def slow(wanted: Sequence[StreamTransfer]) -> Sequence[OpenStream | StorageError]:
+        sizes.append(len(wanted))
+        if len(sizes) == 1:
+            await until(lambda: sum(map(handovers.is_receiving, ids)) == len(ids) - 1, timeout_s=60, pause_s=0.01)
+        return await transfer(wanted)
+
+    monkeypatch.setattr(catalog, "transfer_streams", slow)
+    await moving.order()
+    await until(lambda: bool(sizes), timeout_s=60, pause_s=0.01)
+    await moving.first.serving.catalog.request_moves(
+        dict.fromkeys(ids[1:], 2), reason=MoveReason.OPERATOR, now_ms=moving.first.serving.now_ms()
+    )
+    await until(
+        lambda: len(list(moving.second.serving.topics.led_partitions())) == len(ids), timeout_s=60, pause_s=0.01
+    )
+    assert sizes == [1, len(ids) - 1]

@@ -1,4 +1,4 @@
-"""A cluster whose nodes were stopped one after the other, and whose catalog was rebuilt, has all its leaders again."""
+"""A cluster whose catalog was rebuilt has all its leaders again, and all records: stopped in any order, or killed."""
 
 import os
 import random
@@ -14,8 +14,9 @@ from anabranch.broker.cluster.membership.failover import TakeoverRefused
 from anabranch.broker.cluster.membership.rebuild import CatalogRebuild, ClockAndIds
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.model import Settings
+from anabranch.s3stream.catalog.values import MoveReason
 from anabranch.s3stream.errors import NodeInUse
-from tests.broker.cluster.membership.test_log_recovery import VALUES, read, send, shared
+from tests.broker.cluster.membership.test_log_recovery import VALUES, is_led_by, killed_after, read, send, shared
 from tests.broker.cluster.membership.test_operations import once_dead
 from tests.support.node import running_node, settings_for
 from tests.support.waiting import until
@@ -106,3 +107,44 @@ async def test_the_log_of_a_node_that_stays_away_is_recovered_on_its_machine(tmp
         await all_led(first, {1})
         assert await read(first, len(VALUES)) == VALUES
         assert await first.serving.operations.remove(3) >= 0
+
+
+async def stands_still() -> None:
+    """Stand for the writing of a manifest that the catalog's loss is faster than."""
+
+
+@pytest.mark.parametrize("is_moved_twice", [False, True])
+async def test_what_a_new_leader_acknowledged_before_any_manifest_named_it_is_there(
+    tmp_path: Path, *, is_moved_twice: bool
+) -> None:
+    async with (
+        killed_after(tmp_path, 1, cluster_internal_port=0) as first,
+        killed_after(tmp_path, 2, cluster_internal_port=0) as second,
+    ):
+        nodes = {1: first, 2: second}
+        await until(
+            lambda: all(len(node.serving.members.living()) == 2 for node in nodes.values()),
+            timeout_s=60,
+            pause_s=0.01,
+        )
+        topic = await first.serving.topic_commands.create("t", partitions=1, configs={})
+        (partition,) = topic.info.partitions
+        await send(nodes[partition.leader], VALUES[0])
+        for node in nodes.values():
+            await node.upkeep.manifests.ensure_current()
+            node.upkeep.manifests.ensure_current = stands_still  # type: ignore[method-assign]
+        leader = partition.leader
+        for value in VALUES[1 : 3 if is_moved_twice else 2]:
+            leader = 3 - leader
+            await first.serving.catalog.request_moves(
+                {partition.stream_id: leader}, reason=MoveReason.OPERATOR, now_ms=1
+            )
+            await is_led_by(first, leader)
+            await send(nodes[leader], value)
+    lose_catalog(tmp_path)
+    await rebuild(settings_for(tmp_path / "1", node_id=1, **shared(tmp_path)))
+    async with AsyncExitStack() as stack:
+        first, _ = await start(stack, tmp_path, 1, 2)
+        await all_led(first, {leader})
+        expected = VALUES[: 3 if is_moved_twice else 2]
+        assert await read(first, len(expected)) == expected

@@ -45,7 +45,9 @@ def leaders(node: Node) -> Counter[int]:
 
 async def command(node: Node, *arguments: str) -> Result:
     group = {"node": node_command, "topic": topic_command}[arguments[0]]
-    return await asyncio.to_thread(CliRunner().invoke, group, [*arguments[1:], "--admin", node.ports.admin_address])
+    through_kafka = arguments[1] in {"elect", "create", "describe"}
+    there = ["--bootstrap-server", node.bootstrap] if through_kafka else ["--admin", node.ports.admin_address]
+    return await asyncio.to_thread(CliRunner().invoke, group, [*arguments[1:], *there])
 
 
 def said(result: Result) -> str:
@@ -150,6 +152,28 @@ async def test_partitions_are_moved_by_command(nodes: list[Node]) -> None:
         assert {nodes[1].serving.move_requests.info(place).preferred for place in PLACES} == {3}
 
 
+async def test_preferred_leaders_are_elected_by_command(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        await command(nodes[1], "node", "drain", "1")
+        await command(nodes[1], "node", "drain", "1", "--cancel")
+        done = await command(nodes[1], "topic", "elect", "t:0,3")
+        assert said(done) == "elected leaders of 2 partitions; 0 needed no election\n", done.output
+        assert leaders(nodes[1])[1] == 2
+        done = await command(nodes[1], "topic", "elect", "--all", "--output", "json")
+        assert json.loads(said(done)) == {"elected": COUNT - 2, "failed": {}, "not_needed": 2}
+        assert leaders(nodes[1]) == {1: COUNT}
+
+
+async def test_a_topic_is_created_with_replicas_and_they_are_shown(nodes: list[Node]) -> None:
+    done = await command(nodes[1], "topic", "create", "r", "-p", "1", "--replication-factor", "3")
+    assert said(done) == "created topic r with 1 partition\n", done.output
+    shown = json.loads(said(await command(nodes[1], "topic", "describe", "r", "--output", "json")))
+    assert [sorted(each["replicas"]) for each in shown[0]["partitions"]] == [[1, 2, 3]]
+    refused = await command(nodes[1], "topic", "create", "s", "--replication-factor", "4")
+    assert refused.exit_code == 1
+    assert "4" in refused.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -205,6 +229,26 @@ async def test_a_node_is_drained_by_command(nodes: list[Node], monkeypatch: pyte
     cancelled = await command(nodes[2], "node", "drain", "1", "--cancel")
     assert said(cancelled) == "node 1 may get partitions again; it leads 0 partitions\n"
     assert not refused.exit_code or "No other node could lead" in refused.stderr
+
+
+async def test_an_interrupted_removal_ends_its_drain_only(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(sleep=interrupt))
+    stopped = await command(nodes[2], "node", "remove", "1", "--drain")
+    assert (stopped.exit_code, stopped.stderr.splitlines()[-1]) == (
+        1,
+        f"Error: not removed: node 1 may get partitions again; it leads {COUNT} partitions",
+    )
+    await until(lambda: not nodes[0].serving.members.draining, timeout_s=60, pause_s=0.01)
+    assert nodes[0].end_if_drained() == "node 1 is not being drained"
+    assert await nodes[0].serving.move_requests.set_draining(1, draining=True)
+    assert not await nodes[1].serving.move_requests.set_draining(1, draining=True), "it has begun elsewhere"
+    await command(nodes[2], "node", "remove", "1", "--drain")
+    await until(lambda: 1 in nodes[0].serving.members.draining, timeout_s=60, pause_s=0.01)
+    assert 1 in nodes[2].serving.members.draining, "somebody else has begun that drain"
+    assert nodes[0].end_if_drained() == f"node 1 leads {COUNT} partitions"
 
 
 async def test_a_drain_that_is_cancelled_meanwhile_is_told(nodes: list[Node]) -> None:

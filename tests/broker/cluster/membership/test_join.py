@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from anabranch.broker.cluster.membership.join import NO_ADDRESS, internal_address, join
+from anabranch.broker.cluster.membership.join import NO_ADDRESS, internal_address, join, why_unreachable
 from anabranch.broker.cluster.membership.start_log import FoundLog, StartLog
 from anabranch.broker.node.settings.sources import load
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -39,6 +39,31 @@ BOUND = cast("socket.socket", SimpleNamespace(getsockname=lambda: ("192.0.2.9", 
 def test_other_nodes_get_the_nearest_address_that_is_set(values: dict[str, Any], host: str) -> None:
     on_postgresql = {"catalog.url": "postgresql://h/d"}
     assert internal_address(load(on_postgresql | values, {}), BOUND) == (host, 7000)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        (("127.0.0.1", "127.0.0.1"), ("b", "b"), "node 1 runs on another machine, h1, and would look for this node"),
+        (("a", "::1"), ("b", "b"), "there, at ::1: set --host"),
+        (("localhost", "a"), ("b", "b"), "there, at localhost: set --host"),
+        (("a", "a"), ("127.0.0.1", "127.0.0.1"), "node 1 on h1 tells all to look for it at 127.0.0.1"),
+        (("a", "a"), ("b", "127.0.0.1"), "start it anew with --host and --advertised-host"),
+        (("a", "a"), ("b", "b"), ""),
+    ],
+)
+def test_an_address_that_means_another_machine_everywhere_is_refused(
+    own: tuple[str, str], other: tuple[str, str], expected: str
+) -> None:
+    """The hosts of either node are those for clients and for nodes."""
+    listeners = [NodeListener("PLAINTEXT", own[0], 9092)]
+    known = NodeInfo(
+        1, 1, other[0], 9092, 1 << 40, holder=NodeHolder("h1", 1, ""), internal_host=other[1], internal_port=1
+    )
+    found = why_unreachable([known], "h2", listeners, (own[1], 7000))
+    assert expected in found
+    assert bool(found) == bool(expected)
+    assert not why_unreachable([known], "h1", listeners, (own[1], 7000)), "on one machine"
 
 
 DEAD, OTHER = 1, 2

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from structlog.testing import capture_logs
 
+from anabranch.broker.cluster.membership import failover
 from anabranch.broker.cluster.membership.environment import DiskLogFiles
 from anabranch.broker.cluster.membership.log_recovery import DeadLog, LogRecovery, open_device_of
 from anabranch.broker.cluster.node import Node
@@ -198,6 +199,24 @@ async def test_the_reason_why_a_node_is_not_taken_over_stands_until_it_is(tmp_pa
         elsewhere.rename(path)
         await is_led_by(other, 2)
         await until(lambda: not reason(), timeout_s=60, pause_s=0.01)
+
+
+async def test_a_node_whose_end_was_seen_is_taken_over_before_it_is_silent_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "SUSPECT_AFTER_S", 1e9)
+    async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
+        async with killed_after(tmp_path, 1) as node:
+            await node.serving.topic_commands.create_all([TopicSpec("t", 1, {}, leaders=[1])])
+            await send(node, *VALUES)
+            other.upkeep.failover.note_ended(1)
+            for _ in range(3):
+                await other.serving.membership.observed()
+            await is_led_by(other, 1)
+            assert not node.failed.done(), "what is said of a node that has its log is not believed"
+        other.upkeep.failover.note_ended(1)
+        await is_led_by(other, 2)
+        assert await read(other, len(VALUES), "t") == VALUES
 
 
 # who may open a log

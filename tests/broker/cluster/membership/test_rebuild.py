@@ -19,7 +19,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from anabranch.broker.kafka.partitions.snapshot import decode_snapshot
-from anabranch.broker.operator.cli.admin_port import AdminPort, parse_admin
+from anabranch.broker.operator.cli.admin_address import parse_admin
+from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.broker.operator.cli.catalog import catalog
 from anabranch.broker.operator.cli.storage import storage
 from anabranch.broker.operator.cli.wal import wal

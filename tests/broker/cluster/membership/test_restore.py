@@ -291,7 +291,7 @@ def test_the_state_of_a_backup_is_continued_only_without_a_hole(
     state = decode_snapshot(1, b"")._replace(untimed_end=0)
     if open_transaction:
         state.transactions.write(7, 90, 1_000)
-    known = BackupStream(1, 100, encode_snapshot(state, 0), 1)
+    known = BackupStream(1, 100, encode_snapshot(state, 0), 1, ())
     assert is_continued(known, StreamChain(1, start, end, [])) is expected
 
 

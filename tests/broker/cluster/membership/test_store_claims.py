@@ -94,3 +94,16 @@ async def test_a_rebuilt_catalog_keeps_the_claim_and_no_other_is_rebuilt(tmp_pat
     async with CatalogRebuild.opened(settings, entropy) as work:
         with pytest.raises(CatalogError, match=REFUSED):
             await work.make_plan(None, lambda *_: None)
+
+
+async def test_a_node_with_another_store_than_the_others_does_not_join(tmp_path: Path) -> None:
+    """The others could not read what it uploads. Nothing has been uploaded yet by which it could be seen."""
+    shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db"}
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    async with running_node(tmp_path / "1", node_id=1, objects_path=right, **shared):
+        with pytest.raises(StartError, match="holds nothing of cluster 'anabranch', to which node 1 belongs"):
+            async with running_node(tmp_path / "2", node_id=2, objects_path=wrong, **shared):
+                pass
+        assert not [each for each in wrong.rglob("*") if each.is_file()]
+        async with running_node(tmp_path / "2", node_id=2, objects_path=right, **shared):
+            pass

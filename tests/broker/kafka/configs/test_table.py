@@ -32,6 +32,9 @@ from tests.support.raw_client import RawClient, raw_client
 TOPIC = 2
 ORDER = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+MISSPELT = """{"properties": {"order": {"properties": {
+    "id": {"type": ["null", "string"]}, "type": {"enum": ["a"]}, "lines": {"items": {"anyOf": [{}, {"type": "int"}]}}
+}}}}"""
 ALONE = Settings(schema_registry=SchemaRegistrySettings(enabled=False))
 """Settings of a node without a schema registry."""
 
@@ -85,6 +88,14 @@ def test_what_can_be_a_table_is_accepted(configs: Mapping[str, str]) -> None:
         ({"table.key": "auto", "table.key.schema": AVRO}, "table.key.schema: set, but table.key=auto uses none"),
         ({"table.value": "json", "table.value.schema": "{"}, "table.value.schema: expected JSON: Expecting property"),
         ({"table.value": "json", "table.value.schema": "[]"}, "table.value.schema: expected a JSON Schema"),
+        (
+            {"table.value": "json", "table.value.schema": MISSPELT},
+            'table.value.schema: the type of order.lines is "int", expected one of array, boolean, integer, ',
+        ),
+        (
+            {"table.value": "json", "table.value.schema": '{"type": "Object"}'},
+            'table.value.schema: its type is "Object", expected one of ',
+        ),
         ({"table.value": "avro", "table.value.schema": ORDER}, "table.value.schema: not an Avro schema: "),
         ({"table.value": "avro", "table.value.schema": "{'a': 1}"}, "table.value.schema: expected JSON"),
         ({"table.value": "protobuf", "table.value.schema": "message Order {}"}, "a descriptor set in base64"),

@@ -25,8 +25,8 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import parse_assig
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from anabranch.broker.kafka.groups.consumer.migration import to_consumer_group
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.member_requests import respond_to
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import (
     ClassicHeartbeat,
     JoinRequest,

@@ -18,9 +18,9 @@ from anabranch.broker.kafka.coordination.log import KeyValue, ReplayedBatch
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.groups.member_requests import respond_to
+from anabranch.broker.kafka.groups.modern.topic_image import NO_TOPICS
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.requests import (
     ClassicHeartbeat,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.kafka.configs.group_times import GroupTimes
 from anabranch.broker.kafka.coordination.log import LogWriter
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
@@ -55,7 +56,7 @@ class RandomClients:
             SETTINGS,
             now_ms=lambda: 0,
             topics=lambda: TOPICS,
-            session_timeout_ms=lambda _: self.dice.choice(TIMEOUTS_MS),
+            consumer_times=lambda _: GroupTimes(self.dice.choice(TIMEOUTS_MS), self.dice.choice((0, 2))),
         )
         self.refusals = 0
 
@@ -97,6 +98,8 @@ class RandomClients:
     def join(self, name: str, instance_id: str | None, topics: list[str]) -> JoinRequest:
         group = self.shard.group("g")
         known = group is not None and name in group.members
+        if isinstance(group, ClassicGroup) and name in group.pending:
+            instance_id = None  # no two members get one id
         metadata = encode_versioned(ConsumerProtocolSubscription(topics=topics), 1)
         return JoinRequest(
             ticket=ignore,

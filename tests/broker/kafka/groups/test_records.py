@@ -1,5 +1,7 @@
 """Records compared with bytes written down from Apache Kafka's schemas, so that its tools can read them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from anabranch.broker.kafka.groups.classic.member import subscribed_topics
 from anabranch.broker.kafka.groups.classic.records import group_record, parse_snapshot
 from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from anabranch.broker.kafka.groups.consumer import records as consumer_records
-from anabranch.broker.kafka.groups.group_records import GroupRecords, RecordKey, RecordKinds
+from anabranch.broker.kafka.groups.modern.records import GroupRecords, RecordKey, RecordKinds
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import GroupRecord, OffsetRecord, UnknownRecord, offset_record, parse_record
 from anabranch.broker.kafka.groups.share import records as share_records
@@ -102,7 +104,7 @@ def test_subscribed_topics_are_read_from_every_version_and_not_guessed() -> None
 
 
 @pytest.mark.parametrize("kinds", [consumer_records.KINDS, share_records.KINDS, streams_records.KINDS])
-def test_a_group_with_records_of_several_kinds_can_be_deleted(kinds: RecordKinds) -> None:
+def test_a_group_with_records_of_several_kinds_can_be_deleted(kinds: RecordKinds[Any, Any]) -> None:
     others = group_record("group", None).key
     own = kinds.key_bytes(RecordKey(kinds.deletion_order[-1], "group"))
     records = GroupRecords("group", kinds, lambda _: None)

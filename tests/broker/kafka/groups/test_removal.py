@@ -10,8 +10,8 @@ import pytest
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImage
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
+from anabranch.broker.kafka.groups.modern.topic_image import NO_TOPICS, TopicImage
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.partitions.producers import Producer

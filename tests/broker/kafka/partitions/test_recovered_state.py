@@ -13,6 +13,7 @@ from anabranch.broker.kafka.partitions.record_work import RecordWork
 from anabranch.broker.kafka.partitions.replay import replay_recovered
 from anabranch.protocol.batch import TRANSACTIONAL_MASK
 from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX
 from anabranch.protocol.records import ControlType
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.model import StreamBatch
@@ -33,6 +34,7 @@ CONFIG = TopicConfig(
     retention_bytes=-1,
     deletable=True,
     store="local",
+    record_bytes_max=RECORD_BYTES_MAX,
 )
 
 

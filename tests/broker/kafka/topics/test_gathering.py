@@ -1,6 +1,7 @@
 """Topics whose partitions several nodes lead are detached and cloned through any of them."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.model import StreamInfo
+from anabranch.s3stream.object.owner_marks import OwnerMarks
 from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.kafka.topics.test_moves import contents
 from tests.support.held_moves import hold_moves, moves_carried_out
@@ -52,6 +55,25 @@ async def test_a_topic_of_two_nodes_is_detached_and_attached(nodes: list[Node]) 
     assert attached.topic_id == detached.topic_id
     assert leaders(nodes[0], "back") == [1, 1]
     assert [len(batches) for batches in await contents(nodes[0], "back")] == [2, 2]
+
+
+async def test_a_topic_is_gathered_once_the_node_has_opened_all_of_it(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named as the leader before that, and the store may take its time for the new owner's mark."""
+    put, released = OwnerMarks.put, asyncio.Event()
+
+    async def put_late(marks: OwnerMarks, infos: Iterable[StreamInfo]) -> None:
+        await released.wait()
+        await put(marks, infos)
+
+    monkeypatch.setattr(OwnerMarks, "put", put_late)
+    detaching = asyncio.create_task(nodes[1].moves.detach("t"))
+    await until(lambda: leaders(nodes[1], "t") == [2, 2], pause_s=0.01)
+    done, _ = await asyncio.wait({detaching}, timeout=0.05)
+    assert not done
+    released.set()
+    await detaching
 
 
 async def test_a_topic_of_two_nodes_is_cloned(nodes: list[Node]) -> None:

@@ -1,4 +1,8 @@
-"""Tests of which of two states of a topic's partitions is the newer one."""
+"""Tests of which of two states of a topic's partitions is the newer one, and of what a move changes in them."""
+
+from dataclasses import replace
+
+import pytest
 
 from anabranch.broker.kafka.topics.places import with_leader, without_older
 from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo, TopicInfo
@@ -18,6 +22,29 @@ def test_a_moved_partition_has_its_leader_and_no_order() -> None:
     first, second = moved.partitions
     assert (first.leader, first.leader_epoch) == (1, 4)
     assert (second.leader, second.owner, second.leader_epoch, second.order) == (2, 2, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ordered", "replicas", "expected"),
+    [
+        (MoveReason.REASSIGNMENT, (3, 2), (), (3, (3, 2))),
+        (MoveReason.REASSIGNMENT, (2, 3), (1, 2), (2, (2, 3))),
+        (MoveReason.REASSIGNMENT, (), (), (3, ())),
+        (MoveReason.DRAIN, (), (1, 2), (1, (1, 2))),
+    ],
+)
+def test_a_move_sets_the_replicas_that_its_order_names(
+    reason: MoveReason, ordered: tuple[int, ...], replicas: tuple[int, ...], expected: tuple[int, tuple[int, ...]]
+) -> None:
+    """As the catalog does: a client that asks both nodes must not see the number of replicas change."""
+    order = MoveOrder(10, 3, reason, 0, replicas=ordered)
+    info = topic((1, 4))
+    (partition,) = info.partitions
+    info = replace(info, partitions=[replace(partition, preferred=1, replicas=replicas, order=order)])
+    (moved,) = with_leader(info, 0, 3, 5).partitions
+    assert (moved.preferred, moved.replicas) == expected
+    (elsewhere,) = with_leader(info, 0, 2, 5).partitions
+    assert (elsewhere.preferred, elsewhere.replicas) == (1, replicas), "it was not its order that moved it"
 
 
 def test_what_was_read_before_a_move_does_not_undo_it() -> None:

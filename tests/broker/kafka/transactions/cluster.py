@@ -32,6 +32,7 @@ from anabranch.broker.kafka.transactions.markers import MarkerWriter
 from anabranch.broker.kafka.transactions.state_table import TransactionStatus
 from anabranch.broker.kafka.transactions.verifier import TransactionVerifier
 from anabranch.broker.node.net.exchange import Peer
+from anabranch.broker.node.net.traffic import RackTraffic
 from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.broker.node.settings.client_areas import GroupSettings, TransactionSettings
 from anabranch.protocol import codec
@@ -47,6 +48,7 @@ from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from anabranch.protocol.record_scan import RECORD_BYTES_MAX
 from anabranch.protocol.records import ControlType, control_record, decode_records
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.values import DEFAULT_LISTENER, PartitionInfo, TopicInfo
@@ -68,6 +70,7 @@ CONFIG = TopicConfig(
     retention_bytes=-1,
     deletable=True,
     store="local",
+    record_bytes_max=RECORD_BYTES_MAX,
 )
 TOPICS: Mapping[str, int] = {"t": 4, TRANSACTION_TOPIC: 2, OFFSETS_TOPIC: 2}
 """Partitions of each topic. At first the one with index i is led by node i % nodes."""
@@ -246,7 +249,7 @@ class ClusterNode:
         """Answer a request that has arrived from a client or another node, by its handler."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange: Any = SimpleNamespace(
-            connection=SimpleNamespace(refused_batches={}, listener=DEFAULT_LISTENER),
+            connection=SimpleNamespace(refused_batches={}, listener=DEFAULT_LISTENER, traffic=RackTraffic("")),
             listener=DEFAULT_LISTENER,
             api_version=version,
             closed=False,

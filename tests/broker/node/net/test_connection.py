@@ -15,6 +15,7 @@ from anabranch.broker.node.net.exchange import Exchange, Peer
 from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import Transfer
+from anabranch.broker.node.net.traffic import ClientTraffic
 from anabranch.protocol.messages.api_versions import ApiVersionsResponse
 from anabranch.protocol.messages.produce import ProduceResponse
 from anabranch.wal.interface import Buffer
@@ -78,6 +79,7 @@ class FakeManager:
         self.pipelined = frozenset({PRODUCE})
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
+        self.traffic = ClientTraffic()
         self.take: Callable[[Connection, Buffer], bool] | None = None
         self.clock = lambda: 0.0
         self.delay_s = 0.0

@@ -23,10 +23,10 @@ AUTHORIZER = {"authorizer_enabled": "true", "authorizer_super_users": "User:ANON
 
 
 def commands() -> list[dict[str, str]]:
-    """The settings of each `anabranch serve` in "Start", by their outside names."""
+    """The settings of each `anabranch serve` in "Start" that names its node, by their outside names."""
     start = GUIDE.read_text(encoding="utf-8").split("## Start\n")[1].split("\n## ")[0]
     found = []
-    for line in re.findall(r"^anabranch serve (.+)$", start, re.MULTILINE):
+    for line in re.findall(r"^\$ anabranch serve (--node-id .+)$", start, re.MULTILINE):
         words = shlex.split(line)
         found.append({flag[2:].replace("-", "_"): value for flag, value in zip(words[::2], words[1::2], strict=True)})
     return found
@@ -45,9 +45,10 @@ def leaders_of(node: NodeProcess, topic: str) -> list[int]:
 @pytest.mark.parametrize("more", [{}, AUTHORIZER], ids=["open", "authorizer"])
 def test_two_nodes_on_sqlite(tmp_path: Path, more: dict[str, str]) -> None:
     places = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
-    wanted = [settings | places for settings in commands()]
-    assert [each.keys() for each in wanted] == [{"node_id", *places}] * 2
-    nodes = [NodeProcess(tmp_path / str(each["node_id"]), **each, **more) for each in wanted]
+    started = commands()
+    own = {"node_id", "data_dir", *places}
+    assert [each.keys() for each in started] == [own, own | {"port", "admin_port"}], "any other ports do"
+    nodes = [NodeProcess(tmp_path / each["data_dir"], node_id=each["node_id"], **places, **more) for each in started]
     with ExitStack() as stack:
         for node in nodes:
             stack.push(node)

@@ -33,6 +33,13 @@ def test_a_directory_that_was_created_for_nothing_is_removed(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_cannot_be_looked_for_is_named_as_one_that_cannot_be_made(tmp_path: Path) -> None:
+    """A folder that this user may not enter is the other way to get there."""
+    long = tmp_path / ("a" * 300)
+    with pytest.raises(DataDirError, match=f"data directory {long}: File name too long"):
+        DataDirLock(long)
+
+
 def test_a_directory_that_has_something_or_was_there_is_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     lock = DataDirLock(data)

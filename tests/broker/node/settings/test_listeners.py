@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.node.settings.checks import is_loopback
+from anabranch.addresses import is_loopback
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.listeners import Listener, SecurityProtocol
 from anabranch.broker.node.settings.sources import load

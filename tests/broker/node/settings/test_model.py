@@ -286,3 +286,19 @@ def test_a_store_flag_names_store_and_field() -> None:
 def test_a_default_is_taken_as_help_shows_it(setting: Setting) -> None:
     found = load({setting.key: describe_default(setting)}, {})
     assert getattr(getattr(found, setting.area), setting.name) == setting.definition.default
+
+
+def test_an_id_is_a_number_or_chosen_and_what_nodes_share_stays_where_it_is(tmp_path: Path) -> None:
+    settings = load({"node.node_id": "auto", "node.data_dir": tmp_path}, {})
+    assert settings.has_auto_id
+    chosen = settings.with_node_id(7)
+    assert (chosen.node.node_id, chosen.has_auto_id) == (7, False)
+    assert chosen.wal_path == tmp_path / "node-7" / "wal"
+    assert (chosen.objects_path, chosen.catalog_url) == (settings.objects_path, settings.catalog_url)
+    for name in ("node-7", "node-12", "node-07", "node-x"):
+        (tmp_path / name).mkdir()
+    assert settings.node_folders() == [7, 12]
+    with pytest.raises(SettingsError, match="node_id"):
+        load({"node.node_id": "-2"}, {})
+    with pytest.raises(SettingsError, match=r"setting wal.path: set, but with node.node_id = auto"):
+        load({"node.node_id": "auto", "wal.path": tmp_path / "wal"}, {})

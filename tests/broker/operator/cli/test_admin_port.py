@@ -12,7 +12,7 @@ from anabranch.broker.operator.cli.topic import topic
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (None, "cannot reach the admin port {}: no answer within 0.2 s; start the node, or give its port"),
+        (None, "cannot reach the admin port {}: no answer within 0.2 s; start the node, or name one"),
         (b"", "{} is not an admin port: it closes the connection"),
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n<html>\n<body",

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,8 +15,6 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from anabranch.broker.operator.cli import consume_schemas, main
-from anabranch.broker.operator.cli.admin_port import AdminPort, port_beside
-from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile
 from anabranch.testing import Broker
 from tests.broker.operator.admin.api.test_schemas import with_id
 from tests.interop.test_schema_registry_client import JSON_ORDER, ORDER, order_class
@@ -52,9 +49,8 @@ def ids(node: Broker) -> dict[str, int]:
         return {topic: client.get_latest_version(f"{topic}-value").schema_id or 0 for topic in written}
 
 
-def run(node: Broker, *arguments: str, **environment: str) -> Result:
-    words = ["consume", "--bootstrap-server", node.bootstrap_servers, *arguments]
-    return CliRunner().invoke(main, words, env=environment)
+def run(node: Broker, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["consume", "--bootstrap-server", node.bootstrap_servers, *arguments])
 
 
 def shown(node: Broker, *arguments: str) -> str:
@@ -87,9 +83,7 @@ def test_without_the_option_bytes_stay_as_they_are(node: Broker) -> None:
 def test_the_registry_is_that_of_the_cluster_unless_a_property_names_another(
     node: Broker, ids: dict[str, int], tmp_path: Path
 ) -> None:
-    admin = urlsplit(node.admin_url)
-    of_cluster = {"ANABRANCH_ADMIN_HOST": admin.hostname or "", "ANABRANCH_ADMIN_PORT": str(admin.port)}
-    assert run(node, "avro", "--use-schema-registry", "--format", "raw", **of_cluster).stdout == '{"id": 7}\n'
+    assert run(node, "avro", "--use-schema-registry", "--format", "raw").stdout == '{"id": 7}\n'
     with running_registry() as other:
         other.credentials = "me:secret"
         while len(other.schemas) < ids["avro"]:
@@ -97,16 +91,8 @@ def test_the_registry_is_that_of_the_cluster_unless_a_property_names_another(
         file = tmp_path / "client.properties"
         file.write_text(f"schema.registry.url={other.url}\nbasic.auth.user.info=me:secret\n")
         command = ("avro", "--use-schema-registry", "--format", "raw", "--command-config", str(file))
-        assert run(node, *command, **of_cluster).stdout == '{"other": 7}\n'
+        assert run(node, *command).stdout == '{"other": 7}\n'
         assert run(node, *command, "--schema-registry", f"{other.url}/").exit_code == 1, "the login is for one URL"
-
-
-def test_the_admin_port_is_the_profiles_else_beside_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANABRANCH_CONFIG", raising=False)
-    assert port_beside("a.example:9092,b.example:9092", NO_PROFILE) == AdminPort("a.example", 9644)
-    assert port_beside("a.example:9092", Profile(admin="c.example:1")) == AdminPort("c.example", 1)
-    monkeypatch.setenv("ANABRANCH_ADMIN_PORT", "7")
-    assert port_beside("a.example:9092", NO_PROFILE) == AdminPort("127.0.0.1", 7)
 
 
 def test_what_cannot_be_decoded_is_told_and_shown_as_it_is_stored(node: Broker, ids: dict[str, int]) -> None:

@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli import main
-from anabranch.broker.operator.cli.doctor_machine import judge_clock, judge_descriptors
+from anabranch.broker.operator.cli.doctor_machine import (
+    Finding,
+    check_machine,
+    judge_clock,
+    judge_descriptors,
+    judge_native,
+)
 from anabranch.broker.operator.cli.measure import StoreProbe, probe_file, write_repeatedly
+from anabranch.native import NativePart
 from anabranch.wal.settings import WalSettings
 from tests.support.memory_store import MemoryStore
 from tests.support.s3 import S3Bucket
@@ -90,6 +98,26 @@ def test_limits_of_open_files() -> None:
     assert judge_descriptors(10_256, 10_000).status == "ok"
     few = judge_descriptors(1_024, 10_000)
     assert few.advice == "set LimitNOFILE=10256 (ulimit -n), or network.connections_max = 768"
+
+
+def test_memory_is_judged_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 2097152 kB\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4), raising=False)
+
+    def judged(processes: object) -> Finding:
+        settings = load({"node.processes": processes, "storage.log_cache_bytes": "512MiB"}, {})
+        return next(each for each in check_machine(settings, tmp_path) if each.check == "memory")
+
+    assert [judged(count).status for count in (1, "auto", 9)] == ["ok", "warning", "failed"]
+    assert judged("auto").found.startswith("2 GiB (")
+    assert "for 4 processes" in judged("auto").found
+
+
+def test_a_native_part_that_does_not_fit_is_a_warning() -> None:
+    assert judge_native(lambda: NativePart(None, "not installed")).status == "ok"
+    found = judge_native(lambda: NativePart(None, "has API 3, expected 4", "install another"))
+    assert (found.status, found.advice) == ("warning", "install another")
 
 
 async def test_a_measurement_that_is_cancelled_says_nothing(tmp_path: Path) -> None:

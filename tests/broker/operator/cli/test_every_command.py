@@ -135,7 +135,7 @@ def test_each_command_prints_json_and_yaml(tmp_path: Path, check: Checker, monke
         assert second.wait() != 0
         check.run("yaml", "node", "remove", "2", "--admin", first.admin)
         assert first.terminate() == 0
-    (found, *_) = check.both("storage", "ls", "--config", settings)["objects"]
+    (found, *_) = check.both("storage", "ls", "--state", "committed", "--config", settings)["objects"]
     assert check.both("storage", "inspect", str(found["id"]), "--config", settings)["footer"]["blocks"] > 0
     check.both("storage", "verify", "--config", settings)
     check.both("wal", "sweep", "--older-than", "1d", "--config", settings)
@@ -163,6 +163,7 @@ def _topics(check: Checker, first: NodeProcess, second: NodeProcess) -> None:
     wait_until(lambda: len(check.run("json", "node", "list", *admin)) == 2, "the nodes know each other")
     check.both("topic", "move", "topic-json:0", "--to", "2", "--admin", second.admin)
     check.both("topic", "move", "topic-json:0", "--to", "1", "--admin", first.admin)
+    assert check.both("topic", "elect", "topic-json", *there)["failed"] == {}
     for form in READ:
         check.run(form, "config", "set", "topic", "topic-json", "retention.ms=5", *there)
         check.run(form, "config", "unset", "topic", "topic-json", "retention.ms", *there)
@@ -232,6 +233,10 @@ def _access(check: Checker, node: NodeProcess) -> None:
 def _cluster(check: Checker, node: NodeProcess, settings: Path, folder: Path) -> None:
     admin, where = ("--admin", node.admin), ("--config", settings)
     check.both("cluster", "status", *admin)
+    for what in ("--dry-run", "--history", "--pause", "--resume"):
+        check.both("cluster", "balance", what, *admin)
+    check.both("cluster", "cost", *admin)
+    check.both("cluster", "upgrade", "--dry-run", "--bootstrap-server", node.bootstrap)
     check.both("node", "list", *admin)
     password = folder / "password"
     password.write_text("secret\n")

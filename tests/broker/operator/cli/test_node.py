@@ -91,6 +91,23 @@ def test_a_node_is_declared_dead_while_it_lives(tmp_path: Path) -> None:
         assert "DRAINED by 2" in run(node, "list", *asked(second)).output
 
 
+def test_a_node_that_runs_is_removed_in_one_step(tmp_path: Path) -> None:
+    first, second = nodes_of_a_cluster(tmp_path, 2)
+    with first, second:
+        create_topic(first)
+        wait_until(lambda: states(first) == states(second) == {1: "UP", 2: "UP"}, "both are up")
+        assert "name another node" in run(node, "remove", "1", "--drain", *asked(first)).output
+        assert states(second) == {1: "UP", 2: "UP"}, "nothing has begun"
+        removed = run(node, "remove", "1", "--drain", "--output", "json", *asked(second))
+        assert json.loads(removed.stdout)["node"] == 1, removed.output
+        assert first.wait() == 0, "whatever restarts failed processes does not restart it"
+        assert states(second) == {2: "UP"}
+        assert status(second)[0] == 0, "the second one leads its partition"
+        assert "node 1 is not registered" in run(node, "remove", "1", "--drain", *asked(second)).output
+        first.start()
+        wait_until(lambda: states(second) == {1: "UP", 2: "UP"}, "it joins anew")
+
+
 def test_a_stopped_cluster_is_described_from_its_catalog(tmp_path: Path) -> None:
     first, second = nodes_of_a_cluster(tmp_path, 2)
     where = ["--catalog-url", str(first.settings["catalog_url"])]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from anabranch.broker.operator.cli import main
+from anabranch.broker.operator.cli import consume_source, main
 from anabranch.testing import Broker
 from tests.support.waiting import WAIT_S
 
@@ -403,3 +403,17 @@ def test_standard_streams_that_fail_are_one_line(node: Broker, topic: str) -> No
     assert shell(f"{consume} --group {topic} >&-")[::2] == (1, "Error: standard output: it is closed\n")
     assert committed(node, topic, topic) < 0
     assert shell(f"{consume} <&- 2>&-") == (0, "1\n2\n3\n" * 2, "")
+
+
+@pytest.mark.parametrize("member", [(), ("--group", "silence")])
+def test_a_node_that_sends_nothing_of_what_there_is_is_named(
+    node: Broker, topic: str, member: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer is not told while a leader cannot read its store: it asks again and again."""
+    ok(node, "produce", topic, typed="one\n")
+    monkeypatch.setattr(consume_source, "SILENCE_S", 1)
+    node.fail_next("Fetch", "KAFKA_STORAGE_ERROR", times=1_000_000)
+    result = run(node, "consume", topic, *member)
+    node.heal()
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"nothing has come of {topic}-0 for 1 s: perhaps a leader, or its object store, is away" in result.stderr

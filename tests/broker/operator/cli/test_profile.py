@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.broker.operator.cli import main
-from anabranch.broker.operator.cli.admin_port import AdminOptions
+from anabranch.broker.operator.cli.admin_port import AdminOptions, NodeOptions
 from anabranch.broker.operator.cli.client import make_client, with_ports
 from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profiles_file
 
@@ -151,7 +151,8 @@ def test_an_admin_port_comes_from_the_option_the_settings_or_the_profile(
     profile = Profile(admin="kafka-1:1000", admin_token_file=str(token))
 
     def found(address: str | None, config: Path | None = None) -> tuple[str, str]:
-        port = AdminOptions(address, profile=profile).find_needed(config)
+        client = make_client(None, profile=profile)
+        port = NodeOptions(AdminOptions(address, profile=profile), client, config).find()
         return str(port), port.token
 
     for name in [name for name in os.environ if name.startswith("ANABRANCH_")]:

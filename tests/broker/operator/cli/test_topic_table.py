@@ -79,8 +79,10 @@ def test_a_topic_becomes_a_table_and_the_change_is_shown_first(broker: Broker) -
     assert line.startswith('topic later: table.value.schema = { "type": "object", "properties": { "field0":')
     assert line.endswith(f"... ({len(long):,} characters) (was )")
     assert configs_of(broker, "later") == {}
-    ok(broker, *words, typed=long)
+    ok(broker, *words, typed=f"{long}\n")
     assert configs_of(broker, "later")["table.value.schema"] == long
+    (line,) = (each for each in ok(broker, *words, typed=f"{long}\n").splitlines() if "table.value.schema" in each)
+    assert line.endswith("(unchanged)")
     assert f"... ({len(long):,} characters)" in ok(broker, "describe", "later")
     ok(broker, "alter", "later", "--set", "table.enable=false")
     assert configs_of(broker, "later")["table.enable"] == "false"

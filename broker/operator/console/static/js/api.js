@@ -152,6 +152,9 @@ export const api = {
   figures: (signal) => get(["cluster", "figures"], {}, signal),
   clusterStatus: (signal) => get(["cluster", "status"], {}, signal),
   election: (signal) => get(["cluster", "election"], {}, signal),
+  balance: (signal) => get(["cluster", "balance"], {}, signal),
+  cost: (prices, signal) => get(["cluster", "cost"], { prices }, signal),
+  setBalancing: (isOn) => change("POST", ["cluster", "balance", isOn ? "resume" : "pause"], {}),
   elect: () => change("POST", ["cluster", "election"], {}),
   drain: (node, isWanted, validateOnly) =>
     change(isWanted ? "POST" : "DELETE", ["nodes", node, "drain"], {}, validateOnly ? { validate_only: "true" } : {}),

@@ -20,6 +20,10 @@ export function number(value) {
   return value === null || value === undefined ? "–" : NUMBERS.format(value);
 }
 
+/** `node 2 (follows), node 3 (12 behind), node 4`: replicas besides the leader; a dash for none. */
+export const replicaText = (replicas) =>
+  replicas.map(({ node, lag }) => `node ${node}${lag === null ? "" : lag > 0 ? ` (${number(lag)} behind)` : " (follows)"}`).join(", ") || "–";
+
 /** `1.4 MiB`, `1 GiB`, `640 B`; a dash for what is not known. */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
@@ -92,10 +96,4 @@ export const localTime = (at_ms) => new Date(at_ms).toLocaleString("en-GB", { da
 /** `1 topic`, `3 topics`; `several` is the plural of a word that takes no s. */
 export function count(value, word, several = `${word}s`) {
   return `${number(value)} ${value === 1 ? word : several}`;
-}
-
-/** `$1.23`, or `< $0.01`. */
-export function money(value) {
-  if (value > 0 && value < 0.01) return "< $0.01";
-  return `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition
 
 TOPIC_IDS = [letter * 16 for letter in (b"a", b"b", b"c")]
 A, B, C = TOPIC_IDS

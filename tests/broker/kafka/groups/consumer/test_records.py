@@ -5,8 +5,8 @@ import pytest
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
-from anabranch.broker.kafka.groups.group_records import RecordKey
+from anabranch.broker.kafka.groups.modern.records import RecordKey
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.records import GroupRecord, parse_record
 from anabranch.broker.kafka.groups.requests import MemberProtocol
 from anabranch.protocol.errors import MalformedMessage
@@ -62,9 +62,9 @@ def test_epochs() -> None:
     # Version 0, epoch, one tagged field: tag 0, 8 bytes.
     assert value == bytes.fromhex("0000 00000009 01 00 08 fffffffffffffffe")
     assert records.parse_epoch(value) == (9, -2)
-    value = records.target_epoch_value(9, 1)
+    value = records.KINDS.target_epoch_value(9, 1)
     assert value == bytes.fromhex("0000 00000009 01 00 08 0000000000000001")
-    assert records.parse_target_epoch(value) == (9, 1)
+    assert records.KINDS.parse_target_epoch(value) == (9, 1)
     assert records.parse_epoch(bytes.fromhex("0000 00000009 00")) == (9, 0), "as older versions of Kafka write it"
 
 

@@ -4,15 +4,16 @@ import asyncio
 
 import pytest
 
+from anabranch.broker.kafka.configs.group_times import GroupTimes
 from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from anabranch.broker.kafka.groups.consumer.machine import REMOVED_AT_ONCE_MAX
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
-from anabranch.broker.kafka.groups.group_records import RecordKey
+from anabranch.broker.kafka.groups.modern.machine import REMOVED_AT_ONCE_MAX
+from anabranch.broker.kafka.groups.modern.records import RecordKey
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import GroupRecord, offset_record, parse_record
 from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
@@ -308,11 +309,43 @@ async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_d
     assert await client.beat("m", 3) == ConsumerHeartbeatResponse("m", 4, parts(0, 1, 2, 3))
 
 
+async def test_an_assignment_waits_for_the_interval_since_the_last_one() -> None:
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_assignment_interval_ms=1_000))
+    await client.shard.load()
+    assert await client.beat("m") == ConsumerHeartbeatResponse("m", 2, parts(0, 1, 2, 3))
+    client.wall_ms += 999
+    assert await client.beat("n") == ConsumerHeartbeatResponse("n", 2, frozenset())
+    assert await client.beat("m", 2, owned=None) == ConsumerHeartbeatResponse("m", 2, None)
+    client = await client.crash()
+    assert await client.beat("n", 2) == ConsumerHeartbeatResponse("n", 2, None), "the time is in the log"
+    client.wall_ms += 1
+    assert await client.beat("n", 2) == ConsumerHeartbeatResponse("n", 3, None), "it waits for the other now"
+    assert await client.beat("m", 2, owned=parts(0, 1, 2, 3)) == ConsumerHeartbeatResponse("m", 2, parts(0, 1))
+
+
+async def test_an_assignment_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_assignment_interval_ms=1_000))
+    client.wall_ms = 3_600_000
+    await client.shard.load()
+    await client.beat("m")
+    client.wall_ms = 5_000
+    assert await client.beat("n") == ConsumerHeartbeatResponse("n", 3, frozenset()), "it waits for the other only"
+
+
+async def test_a_member_lets_go_of_a_topic_that_it_left_before_the_next_assignment() -> None:
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_assignment_interval_ms=1_000))
+    await client.shard.load()
+    await client.beat("m")
+    left = await client.beat("m", 2, topic_names=["other"], owned=parts(0, 1, 2, 3))
+    assert left == ConsumerHeartbeatResponse("m", 2, frozenset())
+    assert client.group().state is ConsumerGroupState.ASSIGNING
+
+
 async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on() -> None:
-    timeouts = {"g": 3_600_000}
+    times = {"g": GroupTimes(3_600_000)}
     log = MemoryLog()
     shard = GroupShard(
-        LogWriter(log), SETTINGS, now_ms=lambda: 0, topics=lambda: TOPICS, session_timeout_ms=timeouts.__getitem__
+        LogWriter(log), SETTINGS, now_ms=lambda: 0, topics=lambda: TOPICS, consumer_times=times.__getitem__
     )
     await shard.load()
     beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], ticket=lambda _: None)
@@ -321,7 +354,7 @@ async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on()
     assert isinstance(group, ConsumerGroup)
     now_ms = asyncio.get_running_loop().time() * 1000
     assert group.wake_ms > now_ms + 3_000_000
-    timeouts["g"] = 10
+    times["g"] = GroupTimes(10)
     shard.membership.handle("g", ConsumerHeartbeat("m", 2, ticket=lambda _: None))
     await until(lambda: group.state is ConsumerGroupState.EMPTY)
     shard.close()

@@ -7,8 +7,8 @@ import pytest
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse, TopicFilter
 from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.consumer.topic_patterns import TopicPatterns
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition
 from anabranch.broker.kafka.groups.share.assignor import ShareMemberSpec, assign_simple
 
 T, U = bytes(16), bytes([1]) * 16

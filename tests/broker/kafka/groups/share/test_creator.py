@@ -2,7 +2,7 @@
 
 import asyncio
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.share.creator import keep_creating
 from anabranch.broker.kafka.groups.share.requests import StatesCreated, StatesToCreate
 from anabranch.broker.kafka.share.interface import (

@@ -3,8 +3,8 @@
 import pytest
 
 from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
-from anabranch.broker.kafka.groups.group_records import RecordKey
+from anabranch.broker.kafka.groups.modern.records import RecordKey
+from anabranch.broker.kafka.groups.modern.topic_image import TopicIdPartition
 from anabranch.broker.kafka.groups.records import GroupRecord, parse_record
 from anabranch.broker.kafka.groups.share import records
 from anabranch.broker.kafka.groups.share.member import ShareMember
@@ -12,7 +12,15 @@ from anabranch.broker.kafka.groups.share.state_partitions import StatePartitions
 
 TOPIC = bytes(range(16))
 TOPIC_TEXT = TOPIC.hex()
-MEMBER = ShareMember("m", None, "c", "/h", ("t", "u"), 7, 6, frozenset({TopicIdPartition(TOPIC, 2)}))
+MEMBER = ShareMember(
+    "m",
+    client_id="c",
+    client_host="/h",
+    topic_names=("t", "u"),
+    epoch=7,
+    previous_epoch=6,
+    assigned=frozenset({TopicIdPartition(TOPIC, 2)}),
+)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +50,8 @@ def test_keys_of_other_records_are_none_of_these() -> None:
 def test_epochs() -> None:
     assert records.epoch_value(5, -2) == bytes.fromhex("0000 00000005 fffffffffffffffe 00")
     assert records.parse_epoch(records.epoch_value(5, -2)) == (5, -2)
-    assert records.target_epoch_value(5, 3) == bytes.fromhex("0000 00000005 01 00 08 0000000000000003")
-    assert records.parse_target_epoch(records.target_epoch_value(5, 3)) == (5, 3)
+    assert records.KINDS.target_epoch_value(5, 3) == bytes.fromhex("0000 00000005 01 00 08 0000000000000003")
+    assert records.KINDS.parse_target_epoch(records.KINDS.target_epoch_value(5, 3)) == (5, 3)
 
 
 def test_a_member_with_its_assignment() -> None:

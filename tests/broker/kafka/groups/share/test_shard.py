@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from anabranch.broker.kafka.coordination.log import LogWriter
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.member_requests import respond_to
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import GroupRequest, JoinRequest
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.kafka.groups.share import records
@@ -49,13 +49,14 @@ class ShareShard:
     def __init__(self, log: MemoryLog, settings: GroupSettings = SETTINGS) -> None:
         self.log = log
         self.settings = settings
+        self.wall_ms = 5_000
         self.steady_ms = 1_000
         self.topics = image(1, (T, "t", 2))
         self.asked: list[StatesToCreate] = []
         self.shard = GroupShard(
             LogWriter(log),
             settings,
-            now_ms=lambda: 5_000,
+            now_ms=lambda: self.wall_ms,
             steady_ms=lambda: self.steady_ms,
             topics=lambda: self.topics,
             create_states=self._ask,
@@ -197,6 +198,16 @@ async def test_members_share_partitions_and_those_of_a_silent_one_go_to_others(c
     await until(lambda: list(client.group().members) == ["m"])
     await client.beat("m", 5)
     assert client.group().members["m"].assigned == parts(0, 1)
+
+
+async def test_an_assignment_waits_for_the_interval_since_the_last_one() -> None:
+    client = ShareShard(MemoryLog(), GroupSettings(share_assignment_interval_ms=1_000))
+    await client.shard.load()
+    assert await client.beat("m") == ShareHeartbeatResponse("m", 2, frozenset())
+    await client.create()
+    assert await client.beat("m", 2) == ShareHeartbeatResponse("m", 2, None)
+    client.wall_ms += 1_000
+    assert await client.beat("m", 2) == ShareHeartbeatResponse("m", 3, parts(0, 1))
 
 
 async def test_requests_that_are_wrong_change_nothing(client: ShareShard) -> None:

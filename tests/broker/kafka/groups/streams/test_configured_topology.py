@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.streams.configured_topology import (
     ConfiguredTopology,
     InternalTopic,

@@ -10,7 +10,7 @@ from anabranch.broker.api.handlers import create_topics, streams_group_describe,
 from anabranch.broker.api.handlers import streams_group_topology_description_update as description_update
 from anabranch.broker.kafka.configs.streams import StreamsConfigs
 from anabranch.broker.kafka.coordination.log import LogWriter
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.codec import decode_exact, encode

@@ -9,8 +9,8 @@ import pytest
 from anabranch.broker.kafka.configs.streams import StreamsConfigs
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.interface import Outcome
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import CommitRequest, Now
 from anabranch.broker.kafka.groups.streams import records
 from anabranch.broker.kafka.groups.streams.configured_topology import StatusCode

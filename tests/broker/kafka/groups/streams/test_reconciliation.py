@@ -131,7 +131,6 @@ def test_a_member_in_an_unknown_state_must_rejoin() -> None:
 
 
 MEMBERS = {"a": "p", "b": "p", "c": "q", "d": "r"}
-ROLES = st.lists(st.sampled_from(["", *MEMBERS]), min_size=4, max_size=4)
 
 
 @st.composite

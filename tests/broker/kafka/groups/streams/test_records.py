@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.broker.kafka.groups.group_records import RecordKey
+from anabranch.broker.kafka.groups.modern.records import RecordKey
 from anabranch.broker.kafka.groups.streams import records
 from anabranch.broker.kafka.groups.streams.member import MemberState, StreamsMember
-from anabranch.broker.kafka.groups.streams.records import GroupEpoch
+from anabranch.broker.kafka.groups.streams.records import EpochMetadata
 from anabranch.broker.kafka.groups.streams.requests import Endpoint
 from anabranch.broker.kafka.groups.streams.tasks import HeldTasks, Task, TaskAssignment, Tasks
 from anabranch.broker.kafka.groups.streams.topology import Copartition, Subtopology, TopicDescription, Topology
@@ -33,17 +33,17 @@ def test_other_keys_are_not_ones_of_streams_groups() -> None:
 
 
 def test_an_epoch_is_what_it_was() -> None:
-    for epoch in (GroupEpoch(), GroupEpoch(7, -9, 3, {"num.standby.replicas": "1"}, 4, 5)):
-        assert records.parse_epoch(records.epoch_value(epoch)) == epoch
+    for metadata in (EpochMetadata(), EpochMetadata(-9, 3, {"num.standby.replicas": "1"}, 4, 5)):
+        assert records.parse_epoch(records.epoch_value(7, metadata)) == (7, metadata)
 
 
 def test_an_epoch_without_configs_has_an_empty_list_of_them() -> None:
     # version, epoch, hash, one tag: 1, of one byte, an empty array
-    assert records.epoch_value(GroupEpoch(2, 1)).hex() == "000000000002000000000000000101010101"
+    assert records.epoch_value(2, EpochMetadata(1)).hex() == "000000000002000000000000000101010101"
 
 
 def test_the_epoch_of_a_target_is_what_it_was() -> None:
-    assert records.parse_target_epoch(records.target_epoch_value(7, 1234)) == (7, 1234)
+    assert records.KINDS.parse_target_epoch(records.KINDS.target_epoch_value(7, 1234)) == (7, 1234)
 
 
 def test_a_target_is_what_it_was() -> None:
@@ -53,7 +53,7 @@ def test_a_target_is_what_it_was() -> None:
 
 def test_a_member_is_what_it_was() -> None:
     member = StreamsMember(
-        "m", "i", "r", "c", "/h", 5, 6, "p", Endpoint("host", 65_535), {"zone": "z", "cluster": "k"}, 7, 6,
+        "m", "i", "r", "c", "/h", 5, 7, 6, 6, "p", Endpoint("host", 65_535), {"zone": "z", "cluster": "k"},
         MemberState.UNREVOKED, HeldTasks({Task("0", 1): 3, Task("0", 0): 7}, tasks(2), tasks(3)),
         HeldTasks({Task("1", 1): 2}, tasks(4), tasks(5)),
     )  # fmt: skip

@@ -8,8 +8,8 @@ import pytest
 from anabranch.broker.kafka.configs.streams import StreamsConfigs
 from anabranch.broker.kafka.coordination.log import LogWriter
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.member_requests import respond_to
+from anabranch.broker.kafka.groups.modern.topic_image import TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.requests import ClassicHeartbeat, JoinRequest, MemberProtocol
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.kafka.groups.streams.group import StreamsGroup, StreamsGroupState

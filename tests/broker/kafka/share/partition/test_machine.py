@@ -218,6 +218,15 @@ def test_a_lock_ends_unless_it_is_renewed() -> None:
     assert fetch(partition, tens(1), member="bob") == [(5, 9, 2)]
 
 
+def test_a_group_may_have_no_renewals() -> None:
+    partition = new(limits=LIMITS._replace(may_renew=False))
+    fetch(partition, tens(1))
+    with pytest.raises(KafkaError) as refused:
+        acknowledge(partition, 0, 4, RENEW, now_ms=20)
+    assert refused.value.code == ErrorCode.INVALID_RECORD_STATE
+    assert partition.next_deadline_ms == 30
+
+
 def test_the_last_delivery_ends_in_the_archive() -> None:
     partition = new(limits=LIMITS._replace(deliveries_max=2))
     fetch(partition, tens(1))

@@ -191,6 +191,9 @@ async def test_a_table_outlives_its_topic_and_is_dropped_without_its_files(
     (row,) = (await api.get("/tables"))["tables"]
     assert (row["topic"], row["enabled"], row["committer"], row["rows"], row["lag"]) == (None, False, None, 10, 0)
     assert [each["end_offset"] for each in (await api.get("/tables/orders"))["partitions"]] == [10]
+    await make_topic(node, "orders", 1, table_enable="true")  # it waits for the name
+    status, reason = await api.failure("POST", "/tables/orders/commit")
+    assert (status, reason) == (409, "no rows are added to table orders: its topic is deleted or detached")
     dropped = await api.ask("DELETE", "/tables/orders", keep_files="true")
     assert (dropped["disabled_topic"], dropped["keep_files"]) == (None, True)
     assert not await node.serving.catalog.tables.list_reapable(now_ms=node.serving.now_ms() + 10**12, limit=10)

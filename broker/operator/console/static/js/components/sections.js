@@ -13,6 +13,7 @@ const SECTIONS = [
   ["Transactions", ["transactions"]],
   ["Storage", ["storage"]],
   ["Balance", ["balance"]],
+  ["Cost", ["cost"]],
   ["Connect", ["connect"], (session) => session?.has_connect],
   ["Security", ["security"]],
   ["Quotas", ["quotas"]],

@@ -1,4 +1,4 @@
-// Which node leads how many partitions, the moves between nodes that are under way, and changes of both.
+// Which node has how much load and leads how many partitions, what moves between nodes, and changes of it.
 import { api } from "../api.js";
 import { Empty, Meter, Name, PageError, PageHead, Section, State, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
@@ -7,7 +7,8 @@ import { html, useRef, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { href } from "../router.js";
 import { notify, useMayOperate } from "../store.js";
-import { DrainNode, ElectLeaders, MovePartitions } from "./balance_changes.js";
+import { DrainNode, ElectLeaders, MovePartitions, PauseBalancing } from "./balance_changes.js";
+import { BalanceHistory, BalancePlan, BalancerState, NodeLoads, PartitionLoads } from "./balance_loads.js";
 import { NODE_KINDS } from "./cluster.js";
 
 const INTERVAL_MS = 2_000;
@@ -20,6 +21,8 @@ const nodeText = (id) => (id === null || id < 0 ? "none" : `node ${id}`);
 export function BalancePage() {
   const poll = usePoll((signal) => api.clusterStatus(signal), INTERVAL_MS, []);
   const election = usePoll((signal) => api.election(signal), INTERVAL_MS, []);
+  const balancing = usePoll((signal) => api.balance(signal), INTERVAL_MS, []);
+  const balance = balancing.data;
   const [dialog, setDialog] = useState(null); // {kind, node?}
   const mayOperate = useMayOperate();
   const status = poll.data;
@@ -30,12 +33,14 @@ export function BalancePage() {
     notify(text);
     poll.refresh();
     election.refresh();
+    balancing.refresh();
   };
   return html`
     <${PageHead} title="Balance">
       ${mayOperate &&
       status?.nodes.length > 1 &&
       html`
+        <button type="button" disabled=${balance === null} onClick=${() => setDialog({ kind: "pause" })}>${balance?.is_on === false ? "Resume balancing" : "Pause balancing"}</button>
         <button type="button" onClick=${() => setDialog({ kind: "move" })}>Move partitions</button>
         <button type="button" disabled=${strays.length === 0} onClick=${() => setDialog({ kind: "elect" })}>Elect preferred leaders</button>
       `}
@@ -43,12 +48,29 @@ export function BalancePage() {
     ${status === null
       ? html`<${Waiting} poll=${poll} />`
       : html`
+          <${PageError} error=${balancing.error} retry=${balancing.refresh} />
+          ${balance && html`<${BalancerState} balance=${balance} />`}
           <${Section} id="nodes" title="Partitions by node">
             <${Nodes} nodes=${status.nodes} drain=${mayOperate && ((node) => setDialog({ kind: "drain", node }))} />
           <//>
           <${Section} id="moves" title="Moves" note="Orders that are not carried out yet. Clients see no error while a partition moves.">
             <${Moves} moves=${status.moves} />
           <//>
+          ${balance &&
+          html`
+            <${Section} id="loads" title="Load by node" note="Processor time that the traffic of partitions costs, a mean of the last minute: 0.5 is half a core.">
+              <${NodeLoads} nodes=${balance.nodes} />
+            <//>
+            <${Section} id="plan" title="Plan" note="Made every ten seconds, also while balancing is paused.">
+              <${BalancePlan} balance=${balance} />
+            <//>
+            <${Section} id="hot" title="Load by partition" note="Those that cost most. A hot one costs more than a node does in the mean: no move helps.">
+              <${PartitionLoads} partitions=${balance.partitions} />
+            <//>
+            <${Section} id="history" title="Moves of the balancer">
+              <${BalanceHistory} history=${balance.history} controller=${balance.controller} />
+            <//>
+          `}
           <${Section} id="strays" title="Not at the preferred leader" note="An election moves these back. A partition prefers the node it was last moved to by hand.">
             <${PageError} error=${election.error} retry=${election.refresh} />
             <${Strays} election=${election.data} />
@@ -56,6 +78,8 @@ export function BalancePage() {
         `}
     ${dialog?.kind === "move" &&
     html`<${MovePartitions} nodes=${status.nodes} close=${close} done=${changed("The moves are ordered.")} />`}
+    ${dialog?.kind === "pause" &&
+    html`<${PauseBalancing} isOn=${balance.is_on} close=${close} done=${changed(balance.is_on ? "Balancing is paused." : "Balancing is resumed.")} />`}
     ${dialog?.kind === "elect" && html`<${ElectLeaders} close=${close} done=${changed("The moves are ordered.")} />`}
     ${dialog?.kind === "drain" &&
     html`<${DrainNode} node=${dialog.node} close=${close}

@@ -45,6 +45,19 @@ export function ElectLeaders({ close, done }) {
   `;
 }
 
+/** Pauses the balancer of the whole cluster, or ends the pause. */
+export function PauseBalancing({ isOn, close, done }) {
+  const show = (plan) =>
+    isOn
+      ? html`<p>No partition will move by itself until balancing is resumed${plan.plan.length > 0 && `: ${count(plan.plan.length, "move")} of the last plan will not be ordered`}. Moves under way go on.</p>`
+      : html`<p>Partitions will move by themselves again${plan.plan.length > 0 && `: ${count(plan.plan.length, "move")} of the last plan first`}.</p>`;
+  const title = isOn ? "Pause balancing" : "Resume balancing";
+  return html`
+    <${ChangeDialog} title=${title} verb=${isOn ? "Pause" : "Resume"} close=${close} done=${done} plan=${() => api.balance()}
+      act=${() => api.setBalancing(!isOn)} show=${show} />
+  `;
+}
+
 /** Begins the drain of a node, or ends it. */
 export function DrainNode({ node, close, done }) {
   const isWanted = node.state === "UP";

@@ -4,6 +4,7 @@ import { AuditPage } from "./audit.js";
 import { BalancePage } from "./balance.js";
 import { ClusterPage } from "./cluster.js";
 import { ConnectPage } from "./connect.js";
+import { CostPage } from "./cost.js";
 import { TokensPage } from "./delegation_tokens.js";
 import { GroupPage } from "./group.js";
 import { GroupsPage } from "./groups.js";
@@ -28,6 +29,7 @@ const ROUTES = [
   ["nodes/{node}", NodePage, ({ node }) => `Node ${node}`],
   ["connect", ConnectPage, () => "Kafka Connect"],
   ["balance", BalancePage, () => "Balance"],
+  ["cost", CostPage, () => "Cost"],
   ["topics", TopicsPage, () => "Topics"],
   ["topics/{topic}", TopicPage, ({ topic }) => topic],
   ["topics/{topic}/records", RecordsPage, ({ topic }) => `Records of ${topic}`],

@@ -2,7 +2,7 @@
 import { api } from "../api.js";
 import { Empty, Figures, isMissing, Name, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
-import { ago, bytes, number } from "../format.js";
+import { ago, bytes, number, replicaText } from "../format.js";
 import { html } from "../html.js";
 import { usePoll } from "../poll.js";
 import { href } from "../router.js";
@@ -53,6 +53,7 @@ function Summary({ storage, runs }) {
       items=${[
         ["Offsets", `${number(storage.start_offset)} to ${number(storage.end_offset)}`],
         ["In objects up to", number(storage.committed_offset)],
+        ...(storage.replicas.length > 0 ? [["Replicas", replicaText(storage.replicas), "one that follows has the newest records, too"]] : []),
         ...PLACES.map(([kind, name]) => [name, bytes(held(kind))]),
       ]}
     />

@@ -1,4 +1,4 @@
-// Storage of the node that is asked: the log's ring, memory, uploads and compaction as they happen, calls and their price.
+// Storage of the node that is asked: the log's ring, memory, uploads and compaction as they happen, calls to its store.
 import { api } from "../api.js";
 import { Empty, Meter, PageHead, Section, State, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
@@ -7,7 +7,7 @@ import { bytes, bytesPerSecond, count, duration, number } from "../format.js";
 import { html } from "../html.js";
 import { differences, useLive } from "../live.js";
 import { usePoll } from "../poll.js";
-import { Costs } from "./costs.js";
+import { href } from "../router.js";
 import { Ring } from "./ring.js";
 
 const INTERVAL_MS = 5_000;
@@ -25,7 +25,7 @@ export function StoragePage() {
           <${Places} storage=${storage} sample=${live.samples.at(-1)} />
           <${Flow} live=${live} />
           <${Objects} objects=${storage.objects} uploads=${storage.uploads} />
-          <${Costs} samples=${live.samples} storage=${storage} />
+          <${Calls} counted=${live.samples.at(-1)?.store_calls ?? storage.store_calls} />
         `}
   `;
 }
@@ -145,6 +145,32 @@ function Objects({ objects, uploads }) {
           : html`<${Empty} title="There are no objects yet."><p>
               The first upload starts ${duration(uploads.age_ms)} after the first record, or once ${bytes(uploads.threshold_bytes)} wait.
             </p><//>`}
+    <//>
+  `;
+}
+
+/** Kinds of calls that a store counts, as it names them, and what they are. The other counters are no calls. */
+const CALLS = {
+  put: "PUT",
+  part: "Upload of a part",
+  part_copy: "Copy of a part",
+  multipart: "Start and end of a multipart upload",
+  get: "GET",
+  head: "HEAD",
+  list: "LIST",
+  delete: "DELETE",
+};
+
+function Calls({ counted }) {
+  const columns = [
+    { title: "Call", cell: (call) => CALLS[call] },
+    { title: "Since the start", cell: (call) => number(counted[call]), numeric: true },
+  ];
+  const rows = Object.keys(CALLS).filter((call) => counted[call] > 0);
+  return html`
+    <${Section} id="calls" title="Calls to the store" note="Calls of this node.">
+      <${Table} caption="Calls to the store" columns=${columns} rows=${rows} rowKey=${(call) => call} />
+      <p class="note"><a href=${href(["cost"])}>Cost</a> has what a month of the cluster costs.</p>
     <//>
   `;
 }

@@ -3,7 +3,7 @@ import { api } from "../api.js";
 import { Command, Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup, firstRecord, INSTALL_TABLES, makeTable } from "../commands.js";
-import { bytes, duration, number, perSecond } from "../format.js";
+import { bytes, duration, number, perSecond, replicaText } from "../format.js";
 import { html, useState } from "../html.js";
 import { growthOf, useLastTwo, usePoll } from "../poll.js";
 import { go, href } from "../router.js";
@@ -138,6 +138,7 @@ function Partitions({ topic, partitions }) {
       cell: (row) => (row.leader === null || row.leader < 0 ? html`<${State} kind="bad">none<//>` : `node ${row.leader}`),
       value: (row) => row.leader,
     },
+    ...(partitions.some((row) => row.replicas.length > 0) ? [{ title: "Replicas", cell: (row) => replicaText(row.replicas), wide: true }] : []),
     { title: "Start", cell: (row) => number(row.start_offset), value: (row) => row.start_offset, numeric: true, wide: true },
     { title: "End", cell: (row) => number(row.high_watermark), value: (row) => row.high_watermark, numeric: true },
     {

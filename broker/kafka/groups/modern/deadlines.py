@@ -1,23 +1,10 @@
 """Deadlines of the members of a group: the ends of sessions, and of rebalance timeouts that have begun."""
 
 from collections.abc import Collection
-from typing import Protocol, Self
+from typing import Self
 
+from anabranch.broker.kafka.groups.modern.member import ModernMember
 from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
-
-
-class Rebalancing(Protocol):
-    """A member that must do something within its rebalance timeout."""
-
-    @property
-    def member_id(self) -> str:
-        """Id of the member."""
-        ...
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        """Time that it has."""
-        ...
 
 
 class MemberDeadlines:
@@ -36,12 +23,12 @@ class MemberDeadlines:
         deadline_ms = self.sessions[member_id] = now.steady_ms + timeout_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
-    def begin_rebalance(self, member: Rebalancing, now: Now) -> None:
+    def begin_rebalance(self, member: ModernMember, now: Now) -> None:
         """Begin the time within which a member must have revoked partitions, or a classic one joined or synced."""
         deadline_ms = self.rebalances[member.member_id] = now.steady_ms + member.rebalance_timeout_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
-    def ensure_rebalance(self, member: Rebalancing, now: Now) -> None:
+    def ensure_rebalance(self, member: ModernMember, now: Now) -> None:
         """Begin a member's rebalance timeout unless it has begun."""
         if member.member_id not in self.rebalances:
             self.begin_rebalance(member, now)

@@ -1,6 +1,7 @@
 """The topics of this node as assignments depend on them, in one value that changes only when a topic has changed."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -16,6 +17,15 @@ class TopicIdPartition(NamedTuple):
 
 
 Partitions: TypeAlias = frozenset[TopicIdPartition]
+NO_PARTITIONS: Partitions = frozenset()
+
+
+def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[bytes, list[int]]]:
+    """Return topic ids with the indexes of their partitions, in order."""
+    topics: dict[bytes, list[int]] = defaultdict(list)
+    for topic_id, index in sorted(partitions):
+        topics[topic_id].append(index)
+    return list(topics.items())
 
 
 class TopicMetadata(NamedTuple):

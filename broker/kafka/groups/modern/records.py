@@ -1,16 +1,21 @@
-"""Records of a group that has several of them: their keys and order, and which of them the log does not have yet.
+"""Records of a modern group: their keys and order, and which of them the log does not have yet.
 
 Consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071) have records of their own kinds.
 `RecordKinds` says which, and `GroupRecords` keeps those of one group.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
-from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.broker.kafka.groups.modern.topic_image import Partitions, TopicIdPartition, by_topic
+from anabranch.protocol.codec import decode_versioned, encode_versioned, read_version
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.embedded.consumer_offsets import TopicPartition
+
+Member = TypeVar("Member")
+Target = TypeVar("Target")
 
 
 class RecordKey(NamedTuple):
@@ -27,8 +32,8 @@ ValueGetter: TypeAlias = Callable[[RecordKey], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordKinds:
-    """Kinds of the records of one kind of group, in Kafka's orders.
+class RecordKinds(Generic[Member, Target]):
+    """Kinds of the records of one kind of group, in Kafka's orders, and the values of those that all kinds have.
 
     Kafka refuses to read a log in which a member or a group is deleted before what belongs to it.
     """
@@ -37,6 +42,20 @@ class RecordKinds:
     """Message of the key: it has a group id, and at most one other field."""
     write_order: Sequence[int]
     deletion_order: Sequence[int]
+    epoch: int
+    """Kind of the record with the group epoch, whose value is left to the group."""
+    target_epoch: int
+    target_epoch_type: Any
+    """Message of the value: it has the assignment epoch, and the time when the target was computed."""
+    target: int
+    target_value: Callable[[Target], bytes]
+    parse_target: Callable[[bytes], Target]
+    member: int
+    member_value: Callable[[Member], bytes]
+    current: int
+    current_value: Callable[[Member], bytes]
+    parse_member: Callable[[str, bytes, bytes | None], Member]
+    """Decodes a member from its id, its own record, and that of its current assignment if there is one."""
 
     def key_bytes(self, key: RecordKey) -> bytes:
         """Encode the key of a record."""
@@ -50,14 +69,34 @@ class RecordKinds:
         key_type = self.key_types.get(kind)
         if key_type is None:
             return None
-        found: Any = decode_exact(key_type, raw, kind, 2)
+        found: Any = decode_versioned(key_type, raw)
         return RecordKey(kind, *(getattr(found, field.name) for field in fields(key_type)))
+
+    def target_epoch_value(self, epoch: int, timestamp_ms: int) -> bytes:
+        """Encode the epoch of a target assignment, and the time when it was computed."""
+        value = self.target_epoch_type(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
+        return encode_versioned(value, 0)
+
+    def parse_target_epoch(self, value: bytes) -> tuple[int, int]:
+        """Decode the epoch of a target assignment, and the time when it was computed."""
+        found: Any = decode_versioned(self.target_epoch_type, value)
+        return found.assignment_epoch, found.assignment_timestamp
+
+
+def topic_partitions(partitions: Partitions) -> list[TopicPartition]:
+    """Return partitions as values of records have them."""
+    return [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in by_topic(partitions)]
+
+
+def parse_partitions(topics: Iterable[TopicPartition]) -> Partitions:
+    """Return the partitions in the value of a record."""
+    return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
 class GroupRecords:
     """Records of one group, as they are in the log or on their way to it, and the keys of those that may differ."""
 
-    def __init__(self, group_id: str, kinds: RecordKinds, value: ValueGetter) -> None:
+    def __init__(self, group_id: str, kinds: RecordKinds[Any, Any], value: ValueGetter) -> None:
         self._group_id = group_id
         self._kinds = kinds
         self._value = value

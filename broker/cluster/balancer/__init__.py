@@ -1,0 +1,1 @@
+"""Balancing: which node leads which partition, by what the partitions cost."""
