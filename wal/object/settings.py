@@ -34,7 +34,7 @@ class ObjectWalSettings:
     retry_ms_min: int = 50
     retry_ms_max: int = 2_000
     """Shortest and longest pause before a PUT of unknown outcome is repeated."""
-    close_ms: int = 30_000
+    close_ms: int = 10_000
     """Time that a clean stop waits for the store."""
 
     @property

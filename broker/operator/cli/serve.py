@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 SECOND_SIGNAL = 130
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_S = 20
-"""Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
+"""Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force. Half of it
+is for an object log's last writes (`ObjectWalSettings.close_ms`)."""
 
 
 class GroupedCommand(click.Command):
@@ -136,7 +137,8 @@ def serve(
 
 def _stop_limit_s(settings: Settings) -> float:
     """Return the time after which a node that stops exits by force."""
-    return (settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms) / 1000 + STOP_GRACE_S
+    # Each limit is used twice: for moves and for the upload, for requests of clients and for those of nodes.
+    return 2 * (settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms) / 1000 + STOP_GRACE_S
 
 
 async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter, own: OwnProcess | None) -> int:
