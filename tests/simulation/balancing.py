@@ -89,7 +89,8 @@ class Balancing:
             if members.get(to_node) is None:
                 raise Violation(f"{where}, which does not live")
             before, epoch, moved_s = self._moved.get(info.stream_id, (-1, 0, 0.0))
-            is_where_moved = before == info.leader and info.leader_epoch <= epoch + 1  # and has not left meanwhile
+            # It has not left meanwhile, nor did a drain move it there, after which it is not where it shall be.
+            is_where_moved = before == info.leader == info.preferred and info.leader_epoch <= epoch + 1
             if is_where_moved and now_s - moved_s < REST_S and not self._is_crowd:
                 raise Violation(f"{where}, {now_s - moved_s:.1f} s after it was moved: it rests")
             self._moved[info.stream_id] = to_node, info.leader_epoch, now_s

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+from pyiceberg.avro import file as avro_file
 
 from anabranch.broker.kafka.share.dead_letters import writer
 from anabranch.native import VARIABLE
@@ -94,8 +97,14 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             plant()
         # A planted bug is in Python's code. Others of the seed's bits decide about fencing and more.
         mode = "off" if plant is not None or plan.seed // 2 % 2 else os.environ.get(VARIABLE) or "auto"
+        markers = SimpleNamespace(urandom=world.random("markers of Avro files").randbytes)
         try:
-            with native_mode(mode), patch.object(writer, "PAUSES_S", (0.5, 2.0)), quick_balancer():
+            with (
+                native_mode(mode),
+                patch.object(writer, "PAUSES_S", (0.5, 2.0)),
+                patch.object(avro_file, "os", markers),
+                quick_balancer(),
+            ):
                 world.run(scenario.main)
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
