@@ -304,11 +304,12 @@ class _FetchCall:
     def _leader_of(self, target: FetchTarget) -> int:
         """Return the node that leads a partition, for a reader that was sent here; otherwise -1.
 
-        A reader without a rack, or of an earlier leader epoch, was not sent here: it shall ask for the leader anew.
+        A reader without a rack, or of an earlier leader epoch, was not sent here: it shall ask for the leader anew. One
+        of a later epoch knows the leader, which may be this node before it knows itself.
         """
         knows_replicas = self._request.rack_id and self._exchange.api_version >= REPLICAS_SINCE
         found = find_leadership(self._serving, *target.key) if knows_replicas else None
-        if found is None or found.leader is None or 0 <= target.current_leader_epoch < found.leader_epoch:
+        if found is None or found.leader is None or target.current_leader_epoch not in {-1, found.leader_epoch}:
             return -1
         return found.leader.node_id if found.leader.node_id != self._serving.node_id else -1
 

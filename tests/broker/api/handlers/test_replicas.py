@@ -242,6 +242,7 @@ async def test_only_replicas_serve(nodes: list[Node]) -> None:
         sent_back = await fetch(other, 0, current_leader_epoch=known)
         assert (sent_back.error_code, sent_back.preferred_read_replica) == (0, 2), "some clients would stay here"
     assert (await fetch(other, 0, current_leader_epoch=epoch - 1)).error_code == NOT_LEADER, "it learns a new leader"
+    assert (await fetch(other, 0, current_leader_epoch=epoch + 1)).error_code == NOT_LEADER, "it knows a later leader"
 
 
 async def test_a_partition_whose_snapshot_is_damaged_is_left_to_its_leader(
