@@ -34,7 +34,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from anabranch.broker.cluster.balancer.costs import OBJECT_BYTE_S, REQUEST_S
+from anabranch.broker.cluster.balancer.costs import LOADED_BYTE_S, REQUEST_S, SENT_BYTE_S
 from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.produce import ProduceRequest
@@ -318,7 +318,8 @@ def add_catchup(report: Report, rate_mb: float, *, quick: bool) -> None:
             byte_s = middle([(each.cores[1] - idle) / (each.read_mb_s * 1e6) for each in measured])
             kb_us = 1e9 * (byte_s - REQUEST_S / FETCH_BYTES)
             report.add("CPU of the replica for a KB from objects", kb_us, "us")
-            report.add("CPU of the replica for a KB from objects, in costs.py", 1e9 * OBJECT_BYTE_S, "us")
+            known_us = 1e9 * (SENT_BYTE_S + LOADED_BYTE_S)
+            report.add("CPU of the replica for a KB from objects, in costs.py", known_us, "us")
         for at, which in enumerate(("leader", "replica", "reader")[: len(measured[0].cores)]):
             report.add(f"{name}: CPU of the {which}", middle([each.cores[at] for each in measured]), "cores")
 

@@ -420,6 +420,8 @@ class _FetchCall:
         else:
             read.partition.note_read(None)
             loaded[id(read)] = result.batches
+            if isinstance(read.partition, Partition):
+                read.partition.note_loaded(result.batches)
 
     # waiting
 

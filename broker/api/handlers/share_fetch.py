@@ -470,6 +470,7 @@ async def _load(read: _Read, bytes_max: int) -> None:
         read.error = Failure(ErrorCode.KAFKA_STORAGE_ERROR)
     else:
         partition.note_read(None)
+        partition.note_loaded(found.batches)
         read.batches = found.batches
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from anabranch.broker.cluster.balancer.costs import cores_of, cores_of_replicas
+from anabranch.broker.cluster.balancer.costs import cores_of
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.topics.replicas import Replicas
 from anabranch.broker.kafka.topics.topic_map import TopicMap
@@ -36,26 +36,37 @@ COUNTS_MIN: Final = 10_000
 """Counts of streams up to which those of deleted ones are kept."""
 PIECE: Final = 500
 """Partitions after which a walk over all lets the loop serve clients: less than a millisecond."""
-Counts = tuple[int, int, int]
-"""Three counters."""
+Counts = tuple[int, int, int, int]
+"""Received, sent and loaded bytes, and requests."""
 
 
 class _Means:
-    """Means of three counters, a second."""
+    """Means of counters, a second."""
 
     def __init__(self, counts: Counts) -> None:
-        self.values: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        self.values: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
         self.is_new = True
         """True until the first sample."""
         self._counts = counts
 
     def sample(self, counts: Counts, seconds: float) -> None:
         weight = 1.0 if self.is_new else 1 - math.exp(-seconds / MEAN_S)
-        first, second, third = (
+        received, sent, loaded, requests = (
             mean + ((now - before) / seconds - mean) * weight
             for mean, now, before in zip(self.values, counts, self._counts, strict=True)
         )
-        self.values, self._counts, self.is_new = (first, second, third), counts, False
+        self.values, self._counts, self.is_new = (received, sent, loaded, requests), counts, False
+
+    def traffic(self, stream_id: int = 0, led_s: int = 0) -> PartitionTraffic:
+        received_bytes, sent_bytes, loaded_bytes, requests = self.values
+        return PartitionTraffic(
+            stream_id=stream_id,
+            received_bytes=received_bytes,
+            sent_bytes=sent_bytes,
+            loaded_bytes=loaded_bytes,
+            requests=requests,
+            led_s=led_s,
+        )
 
 
 class _Meter:
@@ -69,7 +80,6 @@ class _Meter:
         stream_id = partition.stream.stream_id
         self._exchanged = {each.rack: each.exchanged(stream_id) for each in racks}
         self.means = _Means(_counts(partition))
-        """Received bytes, sent bytes and requests."""
 
     def sample(self, seconds: float, racks: Sequence[RackTraffic]) -> None:
         self._sample_zones(seconds, racks)
@@ -85,14 +95,7 @@ class _Meter:
             self.zones[each.rack] = mean + (found - mean) * weight
 
     def traffic(self, stream_id: int, now_ms: int) -> PartitionTraffic:
-        received_bytes, sent_bytes, requests = self.means.values
-        return PartitionTraffic(
-            stream_id=stream_id,
-            received_bytes=received_bytes,
-            sent_bytes=sent_bytes,
-            requests=requests,
-            led_s=(now_ms - self.since_ms) // 1000,
-        )
+        return self.means.traffic(stream_id, (now_ms - self.since_ms) // 1000)
 
 
 class LoadMeter:
@@ -133,7 +136,7 @@ class LoadMeter:
 
     @property
     def _replica_cores(self) -> float:
-        return cores_of_replicas(*self._of_replicas.values)
+        return cores_of(self._of_replicas.traffic())
 
     @property
     def up_ms(self) -> int:
@@ -157,7 +160,7 @@ class LoadMeter:
             meter = self._meters.get(stream_id)
             if meter is None or meter.partition is not partition:
                 traffic.append(PartitionTraffic(stream_id=stream_id))
-            elif meter.means.values[2] >= REQUESTS_MIN or now_ms - meter.since_ms < NEW_S * 1000:
+            elif meter.means.values[-1] >= REQUESTS_MIN or now_ms - meter.since_ms < NEW_S * 1000:
                 traffic.append(meter.traffic(stream_id, now_ms))
         if len(traffic) > PARTITIONS_MAX:
             traffic = sorted(traffic, key=lambda each: each.requests, reverse=True)[:PARTITIONS_MAX]
@@ -180,8 +183,8 @@ class LoadMeter:
 
 
 def _counts(partition: Partition) -> Counts:
-    return partition.appended_bytes, partition.sent_bytes, partition.requests
+    return partition.appended_bytes, partition.sent_bytes, partition.loaded_bytes, partition.requests
 
 
 def _counts_of_replicas(replicas: Replicas) -> Counts:
-    return replicas.object_bytes, replicas.tail_bytes, replicas.answers
+    return 0, replicas.object_bytes + replicas.tail_bytes, replicas.object_bytes, replicas.answers

@@ -91,6 +91,7 @@ class Partition:
         "epochs",
         "index",
         "leader_epoch",
+        "loaded_bytes",
         "max_timestamp",
         "now_ms",
         "producers",
@@ -129,6 +130,8 @@ class Partition:
         """Bytes appended since the start of the node; waiters compare it with the value that they saw before."""
         self.sent_bytes = 0
         """Bytes of records sent to readers, and to replicas that follow, since then."""
+        self.loaded_bytes = 0
+        """Bytes of records that readers waited for since then: they were not in the log cache."""
         self.requests = 0
         """Number of batches appended and of answers with records since then."""
         self._last_durable: Durable | None = None
@@ -500,6 +503,10 @@ class Partition:
         if reason and reason != self._read_failure:
             log.error("records cannot be read", partition=str(self), reason=reason)
         self._read_failure = reason
+
+    def note_loaded(self, batches: Sequence[StreamBatch]) -> None:
+        """Count records that a reader waited for."""
+        self.loaded_bytes += sum(len(batch.payload) for batch in batches)
 
     def note_sent(self, size_bytes: int) -> None:
         """Count an answer with records."""

@@ -20,6 +20,8 @@ class PartitionTraffic:
     stream_id: int = wire.int64("0+")
     received_bytes: float = wire.float64("0+")
     sent_bytes: float = wire.float64("0+")
+    loaded_bytes: float = wire.float64("0+")
+    """Those that readers waited for: they were not in the log cache."""
     requests: float = wire.float64("0+")
     """Batches appended, and answers with records."""
     led_s: int = wire.int32("0+")

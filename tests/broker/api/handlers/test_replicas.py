@@ -1,8 +1,10 @@
 """Reads from nodes that do not lead: whom a leader names (KIP-392), and what that one serves, as long as it may."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -11,9 +13,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from anabranch.broker.api.handlers import fetch as fetch_handler
+from anabranch.broker.cluster.balancer.loads import LoadMeter
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.topics import replicas
 from anabranch.broker.kafka.topics.move_requests import Place
+from anabranch.broker.node.net.traffic import ClientTraffic
 from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -221,6 +225,21 @@ async def test_what_a_leader_has_in_memory_it_serves_itself(nodes: list[Node]) -
     await produce(nodes[0], b"0")
     await nodes[0].serving.storage.flush()
     assert offsets(await fetch(nodes[0], 0)) == [0]
+
+
+async def test_a_reader_of_history_costs_the_leader_what_it_costs_a_replica(nodes: list[Node]) -> None:
+    leader, replica = await history(nodes)
+    clock_ms = itertools.count(0, 1000)
+    costs = []
+    for node, rack in ((leader, ""), (replica, RACK)):
+        meter = LoadMeter(node.serving.topics, node.serving.replicas, ClientTraffic(), partial(next, clock_ms))
+        if node is leader:
+            await meter.sample()  # its partitions are counted from then on
+        assert offsets(await fetch(node, 0, rack=rack)) == [0, 1, 2]
+        await meter.sample()
+        costs.append(meter.cores)
+    assert costs[0] == pytest.approx(costs[1]), "at both it is loaded from objects"
+    assert costs[0] > 0
 
 
 async def test_a_draining_or_unlisted_replica_is_not_named(nodes: list[Node]) -> None:
