@@ -6,8 +6,10 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import KafkaError, Message, Producer
 
+from anabranch.broker.operator.cli import main
 from tests.faults.rig import CountingProducer, Rig, faulty_node, read_back
 from tests.support.events import committed_records, create_topic
 from tests.support.fault_proxy import PASS, Fault, Request
@@ -86,6 +88,8 @@ def test_a_refused_log_multiplies_nothing(tmp_path: Path, bucket: S3Bucket, monk
         impatient = ImpatientProducer(rig.node.bootstrap, "impatient")
         patient.send_while(lambda: not impatient.poll() and min(impatient.attempts.values()) < ATTEMPTS_MIN)
         assert not is_ready(rig)
+        shown = CliRunner().invoke(main, ["cluster", "status", "-b", rig.node.bootstrap])
+        assert "node 1 takes no records: the log has not acknowledged an append for" in " ".join(shown.stdout.split())
         impatient.become_patient()
         assert not impatient.acked
         rig.weather.clear()

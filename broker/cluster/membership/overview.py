@@ -153,6 +153,8 @@ class ClusterStatus:
     unreached: Sequence[FailingConnection]
     balance: BalanceState | None
     """None if one node lives, or the controller does not answer."""
+    obstacles: Sequence[str]
+    """Reasons for which the node that observes takes no records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,8 @@ class ClusterFacts:
     """Connections from and to the observer that fail."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Reasons for which partitions that the observer has open cannot be used, by stream id."""
+    obstacles: Sequence[str] = ()
+    """Reasons for which the observer takes no records."""
 
     def lives(self, node: NodeInfo) -> bool:
         """Return whether a node is alive, as far as is known."""
@@ -294,6 +298,7 @@ def describe_cluster(
         ],
         unreached=[FailingConnection(*each) for each in facts.unreached],
         balance=balance,
+        obstacles=facts.obstacles,
     )
 
 

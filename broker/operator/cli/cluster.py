@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from anabranch.broker.operator.cli.cluster_balance import balance_text
 from anabranch.broker.operator.cli.cluster_source import Source, on_cluster
@@ -40,6 +41,8 @@ def cluster() -> None:
 def status(source: Source, output: str) -> None:
     """Show nodes, partitions without a leader and why, balance, moves, logs not drained, and nodes not reached.
 
+    Also why the node that is asked takes no records, while it takes none: its disk is full, or its store is away.
+
     Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
     """
     found = source.status()
@@ -62,6 +65,8 @@ def _show(found: dict[str, Any], console: Console) -> None:
     show_nodes(found["nodes"], console)
     console.print()
     _show_unavailable(found["unavailable"], console)
+    for reason in found.get("obstacles", ()):  # an earlier version does not tell
+        console.print(f"[red bold]node {observer} takes no records[/]: {escape(reason)}", highlight=False)
     if (state := found.get("balance")) is not None:  # an earlier version does not tell
         console.print(balance_text(state["is_on"], state["waits"], state["spread"], state["planned"]), highlight=False)
     _show_moves(found["moves"], console)

@@ -251,6 +251,7 @@ async def cluster_facts(serving: Serving, failover: Failover) -> ClusterFacts:
             for partition in topic.partitions
             if partition is not None and partition.stream.error is not None
         },
+        obstacles=serving.storage.obstacles(),
     )
 
 
