@@ -33,6 +33,8 @@ ABORTED_BYTES: Final = 32
 """Size of an aborted transaction in it."""
 ABORTED_MAX: Final = 2_000
 """Aborted transactions of a partition in one answer. A partition with more is not followed."""
+EXCESS_BYTES: Final = ABORTED_MAX * ABORTED_BYTES
+"""Aborted transactions in one answer beyond its limit: they come with records, or are of records told before."""
 
 
 async def _follow_tail(serving: Serving, request: FollowTailRequest, _exchange: Exchange) -> FollowTailResponse:
@@ -80,7 +82,7 @@ class _Answer:
         self.partitions: list[Partition] = []
         """Those that are led here, under the epoch that the replica knows."""
         self.has_news = False
-        """True if there are records or errors."""
+        """True if there are records or errors, or partitions of which the replica knows nothing: readers wait there."""
 
     def read(self) -> None:
         """Read what is there now, and note what the replica has."""
@@ -102,10 +104,12 @@ class _Answer:
             self.partitions.append(partition)
             if wanted.window_offset >= 0:
                 held[partition.stream_id] = Held(wanted.window_offset, wanted.offset)
+            else:
+                self.has_news = True
+            bytes_left -= _size_bytes(tail)
             if tail.records:
                 partition.note_sent(len(tail.records))
                 self.has_news, is_first = True, False
-                bytes_left -= len(tail.records) + ABORTED_BYTES * len(tail.aborted)
         self._serving.replicas.followers.note(request.node_id, held, asyncio.get_running_loop().time())
 
     def _partition(self, wanted: FollowedPartition) -> Partition:
@@ -132,13 +136,16 @@ class _Answer:
         aborted = list(islice(among, ABORTED_MAX + 1))
         if len(aborted) > ABORTED_MAX:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"more than {ABORTED_MAX} transactions were aborted")
-        return PartitionTail(
+        tail = PartitionTail(
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log_start_offset,
             aborted=[AbortedRange(**entry._asdict()) for entry in aborted],
             records=b"".join(batch.payload for batch in batches),
         )
+        if _size_bytes(tail) > bytes_left + EXCESS_BYTES:  # an answer that no link takes would end all tails
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no room for its aborted transactions")
+        return tail
 
     def refuse_all(self) -> None:
         """Answer that nothing is known to be led here."""
@@ -148,6 +155,10 @@ class _Answer:
         """Return the response, and count its records."""
         self._serving.replicas.followers.sent_bytes += sum(len(tail.records) for tail in self.tails)
         return FollowTailResponse(partitions=self.tails)
+
+
+def _size_bytes(tail: PartitionTail) -> int:
+    return len(tail.records) + ABORTED_BYTES * len(tail.aborted)
 
 
 FOLLOW_TAIL: Final = declare(FollowTailRequest, _follow_tail, guard=open_to_all, reads=True, relayed=True)

@@ -31,7 +31,7 @@ class FollowTailRequest:
     wait_ms: int = wire.int32("0+")
     """Longest time to wait for records."""
     bytes_max: int = wire.int32("0+")
-    """Limit of the records in the response, and of what comes with them."""
+    """Limit of the records in the response, and of what comes with them. Aborted transactions exceed it a little."""
     partitions: Sequence[FollowedPartition] = wire.array(FollowedPartition, "0+")
 
 
