@@ -53,7 +53,7 @@ class OwnerMarks:
         self._wals: dict[str, WalInfo] = {}
         """Logs that were looked up in the catalog, by id."""
         self._standing: dict[str, Mapping[int, int]] = {}
-        """Keys of this node's marks in the store, with the streams' epochs."""
+        """Keys of this node's marks that the store has or may have, with the streams' epochs."""
         self._limit_s = PUT_S
 
     async def put(self, infos: Iterable[StreamInfo]) -> None:
@@ -93,9 +93,11 @@ class OwnerMarks:
         mark = Mark(self._node_id, seen.uploads.get(self._node_id, 0), seen.change, first)
         owned = OwnedStreams(wal, {info.stream_id: info.epoch for info in infos})
         key = self._place.key(mark)
-        self._standing[key] = owned.epochs
-        with suppress(ObjectExists):  # an earlier attempt has written it
-            await self._place.store.put(key, [encode_owners(owned)], writer_id=self._new_writer_id())
+        try:
+            with suppress(ObjectExists):  # an earlier attempt has written it
+                await self._place.store.put(key, [encode_owners(owned)], writer_id=self._new_writer_id())
+        finally:  # not before: a manifest that is written meanwhile would delete what is not there yet
+            self._standing[key] = owned.epochs
 
     async def find(self) -> None:
         """Take over the marks that earlier processes of the node have left. Raises StoreError."""

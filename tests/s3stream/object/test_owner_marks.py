@@ -164,6 +164,31 @@ async def test_a_mark_that_the_store_takes_after_the_time_limit_is_deleted_too(
     assert await place.list() == []
 
 
+async def test_a_mark_that_a_manifest_overtakes_is_deleted_with_the_next_one(
+    catalog: Catalog, place: MarkPlace
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: str, _key: str) -> None:
+        if call == "put":
+            begun.set()
+            await may_end.wait()
+
+    assert isinstance(place.store, MemoryStore)
+    place.store.hook = slow
+    marks = marks_of(place, catalog)
+    putting = asyncio.create_task(marks.put([stream(7, 2)]))
+    await begun.wait()
+    await marks.delete_known({7: 2})
+    may_end.set()
+    await putting
+    assert marks.are_standing
+
+    await marks.delete_known({7: 2})
+
+    assert await place.list() == []
+
+
 async def test_a_mark_is_kept_until_a_manifest_has_all_of_its_epochs(catalog: Catalog, place: MarkPlace) -> None:
     marks = marks_of(place, catalog)
     await marks.put([stream(7, 2), stream(8, 5)])
