@@ -166,7 +166,9 @@ class Catalog:
 
         def numbered(connection: Connection) -> tuple[Result, int]:
             connection.info.pop(rows.LAST_CHANGE, None)  # of an earlier command, which may have been rolled back
-            return command(connection), connection.info.get(rows.LAST_CHANGE, 0)
+            answer, change = command(connection), connection.info.get(rows.LAST_CHANGE)
+            # A repeated command changes nothing. What it did before, without an answer, is known from now on, too.
+            return answer, changes.last_change(connection) if change is None else change
 
         try:
             result, change = await self._database.write(numbered)

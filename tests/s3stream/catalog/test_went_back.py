@@ -64,6 +64,20 @@ async def test_a_forgotten_change_is_noticed_by_a_beat_and_by_reading_changes(ca
         await catalog.next_manifest(0)
 
 
+async def test_what_a_command_has_done_without_an_answer_is_known_when_it_is_repeated(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    await MetadataNode.started(catalog)
+
+    async def create(by: Catalog) -> None:
+        await by.create_topic("u", bytes(15) + b"u", partitions=1, configs={}, leader=NODE_ID, internal=False)
+
+    async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as unanswered:
+        await create(unanswered)
+    await create(catalog)
+    assert catalog.seen.change == (await catalog.progress()).change
+
+
 async def test_forgotten_producer_ids_are_noticed(catalog: Catalog, tmp_path: Path) -> None:
     scene = await MetadataNode.started(catalog)
     copy = Copy(tmp_path)
