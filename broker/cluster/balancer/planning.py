@@ -333,7 +333,11 @@ class _Layout:
                 if found is None:
                     break
                 moves.append(self._move(*found, reason))
-        return moves if self.spread <= before * (1 - GAIN) else ()
+        if self.spread <= before * (1 - GAIN):
+            return moves
+        for move in reversed(moves):  # the next rule plans from what there is
+            self._move(self._led[move.to_node][move.stream_id], move.from_node, move.reason)
+        return ()
 
     def _shed_one(self, from_node: int) -> tuple[PartitionLoad, int] | None:
         """Return what a node gives next, and to which one.

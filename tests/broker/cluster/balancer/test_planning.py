@@ -260,6 +260,13 @@ def test_strict_moves_nothing_to_a_rack_with_fewer_bytes() -> None:
     assert not planned(zoned("ab", *alone, zone=Zone.STRICT), views=9).moves
 
 
+def test_what_sheds_too_little_leaves_the_partitions_to_the_next_rule_as_they_are() -> None:
+    view = zoned("abb", [(1.0, {"a": MANY}), (0.01, {"b": MANY})], [(0.1, {})], [(0.2, {})])
+    plan = planned(view, views=ZONE_OBSERVATIONS)
+    assert plan.rule is Rule.ZONE
+    assert [move[:3] for move in plan.moves] == [(1001, 1, 2)]
+
+
 def test_a_node_that_joins_is_filled_with_what_loses_no_bytes_first() -> None:
     led: tuple[Led, ...] = [(0.02, {"a": MANY}), (0.02, {"b": MANY}), (0.02, {}), (0.02, {"a": FEW, "b": MANY})], []
     view = zoned("ab", *led)
