@@ -133,18 +133,20 @@ class Supervisor:
         due_s = [each.start_at_s for each in self._due()]
         timeout_s = max(0.0, min([*due_s, self._look_at_s]) - monotonic())
         readable, _, _ = select.select([self._signals, *lifelines], (), (), timeout_s)
-        for each in readable:
-            if each is self._signals:
-                for number in self._signals.recv(64):
-                    if number != signal.SIGCHLD:
-                        self._told(signal.Signals(number).name)
-            elif _has_spoken(each):
-                lifelines[each].silent_looks = 0
-                if lifelines[each].serves_since_s is None:
-                    lifelines[each].serves_since_s = monotonic()
+        for lifeline, process in lifelines.items():
+            if lifeline not in readable:
+                continue
+            if _has_spoken(lifeline):
+                process.silent_looks = 0
+                if process.serves_since_s is None:
+                    process.serves_since_s = monotonic()
                     self._note_serving()
             else:  # it ends
-                lifelines[each].leave()
+                process.leave()
+        if self._signals in readable:  # afterwards: a stop closes the lifelines
+            for number in self._signals.recv(64):
+                if number != signal.SIGCHLD:
+                    self._told(signal.Signals(number).name)
 
     def _end_hanging(self) -> None:
         """Kill nodes that have served, and say nothing any more. They are started again."""

@@ -107,6 +107,23 @@ def test_a_signal_stops_all_nodes(tmp_path: Path, number: signal.Signals) -> Non
             os.kill(pid, 0)
 
 
+def test_a_node_may_end_at_the_moment_of_a_stop(tmp_path: Path) -> None:
+    with supervisor(tmp_path, "stops when told") as running:
+        running.read_until("all processes serve")
+        (first,) = running.lives(0)
+        running.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(running.process.pid) == "T", "it is suspended")
+        os.kill(first, signal.SIGTERM)
+        wait_until(lambda: state_of(first) == "Z", "the node has ended")
+        running.process.terminate()
+        running.process.send_signal(signal.SIGCONT)  # now it learns of both at once
+        assert running.process.wait() == 0
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
 def test_a_second_signal_kills_what_hangs(tmp_path: Path) -> None:
     with supervisor(tmp_path, "hangs") as running:
         running.read_until("all processes serve")
