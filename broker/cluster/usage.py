@@ -23,6 +23,7 @@ def describe_usage(node: Node) -> DescribeUsageResponse:
     racks = node.ports.clients.traffic.racks.values()
     is_on_disk = node.serving.settings.wal.kind != "object"
     return DescribeUsageResponse(
+        epoch=node.serving.members.own.epoch,
         up_ms=node.upkeep.meter.up_ms,
         racks=[RackUsage(rack=each.rack, streams=_streams(each, STREAMS_MAX // len(racks))) for each in racks],
         links=[

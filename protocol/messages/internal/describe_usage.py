@@ -54,6 +54,8 @@ class StoreUsage:
 
 @message(versions="0", flexible=None)
 class DescribeUsageResponse:
+    epoch: int = wire.int64("0+")
+    """Epoch of the node, which each of its starts raises."""
     up_ms: int = wire.int64("0+")
     """Time in which all this was counted."""
     racks: Sequence[RackUsage] = wire.array(RackUsage, "0+")

@@ -103,7 +103,7 @@ class NodeRates:
     """Rates of a node: between two answers, or since its start if there is no earlier one of the same process."""
 
     def __init__(self, after: DescribeUsageResponse, before: DescribeUsageResponse | None, rack: str) -> None:
-        if before is None or before.up_ms >= after.up_ms:
+        if before is None or before.epoch != after.epoch:
             before = DescribeUsageResponse()
         self.rack = rack
         self.seconds = max(after.up_ms - before.up_ms, 1) / 1000

@@ -162,9 +162,10 @@ def test_what_is_wrong_is_said_before_a_node_is_asked(
     assert reason in done.stderr
 
 
-def usage(up_ms: int, received: int, links: int, writes: int) -> DescribeUsageResponse:
+def usage(up_ms: int, received: int, links: int, writes: int, epoch: int = 7) -> DescribeUsageResponse:
     streams = [StreamUsage(stream_id=1, received_bytes=received, sent_bytes=2 * received)]
     return DescribeUsageResponse(
+        epoch=epoch,
         up_ms=up_ms,
         racks=[RackUsage(rack="a", streams=streams)],
         links=[LinkUsage(node_id=2, exchanged_bytes=links)],
@@ -177,7 +178,8 @@ def usage(up_ms: int, received: int, links: int, writes: int) -> DescribeUsageRe
     [
         (None, (50, 100, 5, 0.5, 1.5)),
         (usage(10_000, 400, 60, 8), (60, 120, 4, 0.2, 0.6)),
-        (usage(20_000, 9_000, 900, 90), (50, 100, 5, 0.5, 1.5)),  # the node has been restarted since
+        (usage(20_000, 9_000, 900, 90, epoch=6), (50, 100, 5, 0.5, 1.5)),  # the node has been restarted since
+        (usage(10_000, 9_000, 900, 90, epoch=6), (50, 100, 5, 0.5, 1.5)),  # and has run for longer than before
     ],
 )
 def test_rates_are_those_between_two_answers(before: DescribeUsageResponse | None, rates: tuple[float, ...]) -> None:
