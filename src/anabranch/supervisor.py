@@ -113,7 +113,7 @@ class Supervisor:
     def run(self) -> int:
         """Run the nodes; return the exit code of this process."""
         signal.set_wakeup_fd(self._sink.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, lambda *_: None)  # the number arrives at the other end of the socket
         while self._due() or any(each.running for each in self._processes):
             self._start_due()
@@ -145,7 +145,9 @@ class Supervisor:
                 process.leave()
         if self._signals in readable:  # afterwards: a stop closes the lifelines
             for number in self._signals.recv(64):
-                if number != signal.SIGCHLD:
+                if number == signal.SIGUSR1:
+                    self._pass_on(number)
+                elif number != signal.SIGCHLD:
                     self._told(signal.Signals(number).name)
 
     def _end_hanging(self) -> None:
@@ -163,6 +165,12 @@ class Supervisor:
                     "error", f"the process of node {process.node_id} hangs: killing it", pid=pid, silent_s=silent_s
                 )
                 process.running.kill()
+
+    def _pass_on(self, number: int) -> None:
+        """Send a signal to the nodes that serve. Others may not handle it yet, and would end."""
+        for process in self._processes:
+            if process.running is not None and process.serves_since_s is not None:
+                process.running.send_signal(number)
 
     def _told(self, name: str) -> None:
         """Stop, or at once if it was told so before."""

@@ -26,6 +26,7 @@ if behaviour == "fails":
     sys.exit(3)
 if behaviour == "stops when told":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b"stacks of %s\\n" % number.encode()))
 lifeline.send(b"1")
 if behaviour == "the second falls silent" and number == "0":
     while not select.select([lifeline], (), (), 0.02)[0]:
@@ -105,6 +106,15 @@ def test_a_signal_stops_all_nodes(tmp_path: Path, number: signal.Signals) -> Non
     for pid in running.lives():
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_it_lets_its_nodes_write_their_stacks(tmp_path: Path) -> None:
+    with supervisor(tmp_path, "serves") as running:
+        running.read_until("all processes serve")
+        running.process.send_signal(signal.SIGUSR1)
+        assert {running.read_until("stacks of")[-2] for _ in range(2)} == {"0", "1"}
+        running.process.terminate()
+        assert running.process.wait() == 0
 
 
 def test_a_node_may_end_at_the_moment_of_a_stop(tmp_path: Path) -> None:
