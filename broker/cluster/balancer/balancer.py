@@ -5,8 +5,9 @@ carry out. It keeps nothing that another controller needs: two of them at a time
 """
 
 import asyncio
+import heapq
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -173,6 +174,7 @@ class Balancer:
 
     async def balance(self) -> None:
         """Ask for loads, and carry out what is planned."""
+        self._note_outcomes()
         try:
             answers = await self._measure(DescribeLoadsRequest(), self._meter.describe())
             zones: Mapping[int, DescribeZonesResponse] = {}
@@ -239,6 +241,11 @@ class Balancer:
             cores=round(cores, 4),
         )
         return made
+
+    def _note_outcomes(self) -> None:
+        """Note what has become of moves that have taken longer than they were waited for."""
+        made = {each.place: each for each in self.history if not each.done and not each.failure}
+        self._note_progress(made, self._requests.progress({place: each.move.to_node for place, each in made.items()}))
 
     def _note_progress(self, made: Mapping[Place, MoveMade], progress: MoveProgress) -> None:
         for place in progress.done:
@@ -336,7 +343,9 @@ class Balancer:
             return DescribeBalanceResponse(is_on=self._is_on(), waits=waits, history=self._describe_history())
         rule = last.plan.rule or Rule.SHED
         cores = {each.stream_id: each.cores for each in last.view.partitions}
-        by_cost = sorted(last.view.partitions, key=lambda each: (-each.cores, each.topic, each.stream_id))
+        shown = heapq.nsmallest(
+            request.partitions_max, last.view.partitions, lambda each: (-each.cores, each.topic, each.stream_id)
+        )
         return DescribeBalanceResponse(
             is_on=self._is_on(),
             waits=self._waits,
@@ -344,7 +353,7 @@ class Balancer:
             spread_before=last.plan.spread_before,
             spread_after=last.plan.spread_after,
             nodes=list(self._describe_nodes(last)),
-            partitions=[_describe_partition(last, each) for each in by_cost[: max(request.partitions_max, 0)]],
+            partitions=[_describe_partition(last, each) for each in shown],
             moves=[
                 _describe_move(MoveMade(-1, last.places[move.stream_id], move, rule, cores[move.stream_id]))
                 for move in last.plan.moves
@@ -354,9 +363,11 @@ class Balancer:
 
     def _describe_nodes(self, last: Balance) -> Iterator[BalancedNode]:
         known = {each.node_id: each for each in last.view.nodes}
+        by_leader: dict[int, list[PartitionLoad]] = defaultdict(list)
+        for each in last.view.partitions:
+            by_leader[each.leader].append(each)
         for member in self._members.living():
-            led = [each for each in last.view.partitions if each.leader == member.node_id]
-            told = known.get(member.node_id)
+            led, told = by_leader[member.node_id], known.get(member.node_id)
             replica_cores = 0.0 if told is None else told.cores
             found = [last.traffic[each.stream_id] for each in led if each.stream_id in last.traffic]
             yield BalancedNode(

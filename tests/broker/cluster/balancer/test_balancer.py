@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.cluster.balancer import balancer as balancing
 from anabranch.broker.cluster.balancer import loads, planning
 from anabranch.broker.cluster.balancer.balancer import Balancer
 from anabranch.broker.cluster.balancer.loads import LoadMeter
@@ -124,6 +125,19 @@ async def test_an_order_that_is_refused_is_told(nodes: list[Node], monkeypatch: 
         (False, "node 3 is being drained: it takes no partitions")
     }
     assert (len(found.history), balancer.counts.failures) == (4, 4)
+
+
+async def test_the_outcome_of_a_move_that_is_not_waited_for_is_told_later(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balancing, "MOVES_S", 0.0)
+    balancer = nodes[0].upkeep.balancer
+    await balance(balancer)
+    moves = list(balancer.history)
+    assert [each.done for each in moves] == [False] * 4
+    await until(lambda: led_by(nodes[0])[3] == 4, pause_s=0.01)
+    await balancer.balance()
+    assert all(each.done for each in moves)
 
 
 async def test_what_a_person_moves_between_plan_and_order_stays_there(
