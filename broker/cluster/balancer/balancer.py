@@ -154,12 +154,11 @@ class Balancer:
         return self._is_on()
 
     async def run(self) -> None:
-        """Measure and balance until cancelled. A node that is alone does neither."""
+        """Measure and balance until cancelled. A node that is alone measures: another one may join."""
         while True:
             await asyncio.sleep(SAMPLE_S)
             self._meter.forget_deleted()
-            if len(self._members.living()) > 1:
-                await self._meter.sample()
+            await self._meter.sample()
             if self._why_idle():
                 self._planner, self._known, self.last = Planner(), {}, None
             else:

@@ -12,7 +12,7 @@ ON = gauge("anabranch_balancer_on", "1 if partitions may move by themselves (`ba
 LOAD = gauge(
     "anabranch_balancer_load_cores",
     "What the partitions that this node leads, and its consumers as a replica, cost by their traffic, as a mean of a "
-    "minute. 0 while it is alone.",
+    "minute.",
 )
 SPREAD = gauge(
     "anabranch_balancer_spread",

@@ -264,6 +264,16 @@ async def test_traffic_is_measured_by_partition(nodes: list[Node]) -> None:
     assert traffic.sent_bytes == 0
 
 
+async def test_a_node_that_is_alone_measures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When another one joins, it knows that its partitions have rested."""
+    monkeypatch.setattr(balancing, "SAMPLE_S", 0.01)
+    async with running_node(tmp_path, cluster_balancer=True) as node:
+        await node.serving.topic_commands.create_all([TopicSpec("t", PARTITIONS, {})])
+        describe = node.upkeep.meter.describe
+        await until(lambda: all(each.led_s for each in describe().partitions), pause_s=0.01)
+        assert len(describe().partitions) == PARTITIONS
+
+
 async def test_the_neighbours_of_a_hot_partition_leave_its_node(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
