@@ -1,5 +1,6 @@
 """Real clients (librdkafka) that record what they saw, each in a thread of its own."""
 
+import sys
 import threading
 import time
 import traceback
@@ -116,7 +117,8 @@ class Actor(threading.Thread):
         self.stopping.set()
         self.join(3 * CALL_TIMEOUT_S)
         if self.is_alive():
-            self.recorder.errors.append(f"process {self.process} did not end")
+            stack = traceback.format_stack(sys._current_frames()[self.ident or 0])
+            self.recorder.errors.append(f"process {self.process} did not end: {''.join(stack)}")
 
     def note_delivery(
         self, value: str, where: tuple[str, int], transaction: str | None = None
