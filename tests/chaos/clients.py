@@ -117,7 +117,7 @@ class Actor(threading.Thread):
         self.stopping.set()
         self.join(3 * CALL_TIMEOUT_S)
         if self.is_alive():
-            stack = traceback.format_stack(sys._current_frames()[self.ident or 0])
+            stack = traceback.format_stack(sys._current_frames()[self.ident or 0])  # noqa: SLF001 - it has no other name
             self.recorder.errors.append(f"process {self.process} did not end: {''.join(stack)}")
 
     def note_delivery(
