@@ -265,7 +265,7 @@ async def test_traffic_is_measured_by_partition(nodes: list[Node]) -> None:
 
 
 async def test_a_node_that_is_alone_measures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When another one joins, it knows that its partitions have rested."""
+    """A node that another one joins knows for how long its partitions have rested."""
     monkeypatch.setattr(balancing, "SAMPLE_S", 0.01)
     async with running_node(tmp_path, cluster_balancer=True) as node:
         await node.serving.topic_commands.create_all([TopicSpec("t", PARTITIONS, {})])
