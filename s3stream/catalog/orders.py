@@ -186,7 +186,7 @@ def ordered_leaders(connection: Connection, node_id: int, leaders: Collection[in
 
 
 def delete_orders(connection: Connection, stream_ids: Collection[int]) -> None:
-    """Remove the orders of streams that go away."""
+    """Remove the orders of streams: they are done, replaced or withdrawn, or the streams go away."""
     for piece in chunks(stream_ids):
         connection.execute(delete(moves).where(moves.c.stream_id.in_(piece)))
 

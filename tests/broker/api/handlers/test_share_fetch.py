@@ -252,6 +252,8 @@ async def test_a_restart_forgets_locks_and_nothing_else(tmp_path: Path) -> None:
         got = await bob.fetch()
         assert [(each.first_offset, each.last_offset) for each in got.acquired_records] == [(0, 0), (2, 2)]
         assert got.acquired_records[1].delivery_count == 2
+        partition = node.serving.topics.partition("t", 0)
+        assert partition.loaded_bytes >= partition.sent_bytes > 0, "they came from objects, and count as such"
 
 
 async def test_a_deleted_topic_ends_the_wait(node: Node) -> None:
