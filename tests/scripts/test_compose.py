@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.node.settings.sources import load, unknown_environment
+from anabranch.broker.operator.cli.serve import stop_limit_s
 from anabranch.spark.pipeline.toml_file import read_pipeline
 from scripts.demo.delays import FLIGHT_SCHEMA
 
@@ -48,6 +49,8 @@ def test_a_node_understands_its_environment() -> None:
     assert announced == {(9092, "localhost"), (29092, "node")}  # for this machine, and for other containers
     assert all(each.host == "0.0.0.0" and not each.protocol.uses_tls for each in settings.listeners)
     assert settings.objects.store == "s3"
+    (stop_s,) = re.findall(r"stop_grace_period: (\d+)s$", files, re.MULTILINE)
+    assert int(stop_s) > stop_limit_s(settings)
     assert settings.objects.endpoint == "http://s3:7070"
     assert settings.catalog.url == "postgresql://anabranch:anabranch-secret@catalog/anabranch"
 

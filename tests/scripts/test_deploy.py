@@ -15,14 +15,13 @@ import pytest
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.processes import settings_of_each
 from anabranch.broker.node.settings.sources import load, unknown_environment
+from anabranch.broker.operator.cli.serve import stop_limit_s
 from tests.support import tools
 from tests.support.node import NodeProcess
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "anabranch"
 UNIT: Final = ROOT / "deploy" / "systemd" / "anabranch.service"
-STOP_EXTRA_S: Final = 20
-"""Time after its limits at which a stopping node exits by force."""
 REQUIRED: Final = ("catalog.existingSecret.name=db", "objects.bucket=events")
 KUBERNETES: Final = "1.37.0"
 FULL: Final = (
@@ -143,8 +142,7 @@ def test_a_node_understands_the_settings_of_the_chart(tmp_path: Path) -> None:
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     expected = (settings.listener.port, settings.cluster.internal_port, settings.admin.port)
     assert (ports["kafka"], ports["internal"], ports["admin"]) == expected
-    limits_s = (settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms) / 1_000
-    assert pod["terminationGracePeriodSeconds"] > limits_s + STOP_EXTRA_S
+    assert pod["terminationGracePeriodSeconds"] > stop_limit_s(settings)
     services = [each["spec"] for (kind, _), each in objects.items() if kind == "Service"]
     for service in services:
         assert service["selector"].items() <= stateful_set["spec"]["template"]["metadata"]["labels"].items()
@@ -222,5 +220,4 @@ def test_the_units_command_and_times_fit_the_node(tmp_path: Path) -> None:
     (command,) = re.findall(r"^ExecStart=\S+ serve (.+)$", text, re.MULTILINE)
     assert set(re.findall(r"--[a-z-]+", command)) == {"--config", "--data-dir", "--log-format"}
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
-    node = load({}, {}, None).node
-    assert int(stop_s) > (node.drain_timeout_ms + node.stop_upload_timeout_ms) / 1_000 + STOP_EXTRA_S
+    assert int(stop_s) > stop_limit_s(load({}, {}, None))

@@ -122,7 +122,7 @@ def serve(
         levels, writer = LogLevels(), LineWriter()
         logs.configure(settings.log, levels, writer, None if own is None else settings.node.node_id)
         if own is None and (count := process_count(settings)) > 1:
-            run_processes(settings, count, wait_s=_stop_limit_s(settings), writer=writer)
+            run_processes(settings, count, wait_s=stop_limit_s(settings), writer=writer)
     except SettingsError as error:
         raise BadSetting(str(error)) from None
     except (DataDirError, OSError) as error:
@@ -135,7 +135,7 @@ def serve(
     sys.exit(code)
 
 
-def _stop_limit_s(settings: Settings) -> float:
+def stop_limit_s(settings: Settings) -> float:
     """Return the time after which a node that stops exits by force."""
     # Each limit is used twice: for moves and for the upload, for requests of clients and for those of nodes.
     return 2 * (settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms) / 1000 + STOP_GRACE_S
@@ -180,7 +180,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter, own:
             try:
                 return await _until_stopped(node, stop)
             finally:
-                stacks.exit_after(_stop_limit_s(settings), dump)
+                stacks.exit_after(stop_limit_s(settings), dump)
     except StartError as error:
         writer.line(f"Error: {error}")
         return FAILED
