@@ -44,7 +44,7 @@ from tests.support.forked import ForkedProcess, command_process
 from tests.support.waiting import until, wait_until
 
 START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 90
 """Longer than the settings allow a stop to take: past that, the node exits by force and logs where it hung."""
 STACKS_TIMEOUT_S = 5
 ADMIN_TIMEOUT_S = 300
